@@ -8,6 +8,8 @@ FAST_TESTS := tests/test_layers.py tests/distribution/test_imports_are_declared.
     $(addprefix tests/,doctor hosts launchers output resources timings widgets wire)
 # Most tests wait for ranks half of their time: three processes keep two cores busy.
 TEST_PROCESSES ?= 3
+# Of `make soak`: `make soak SOAK='--seed 7 --faults 200 --where local'`.
+SOAK ?= --faults 1000
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -40,12 +42,12 @@ FRONTEND := $(shell find labextension/src labextension/style labextension/script
 HOROVOD_BUILD := $(shell find workbench/horovod_build -name '*.py' -o -name '*.cc' -o -name '*.h')
 LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help demo lab test check lint bench wheels clean
+.PHONY: help demo lab test check lint docs bench fuzz soak truth audit dist matrix clean
 
 help:  ## say what there is
 	@echo "make TARGET, of:"
 	@sed -n -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' Makefile | expand -t 10
-	@echo "Variables: TORCH_VERSION=$(TORCH_VERSION) PYTHON=$(PYTHON) TEST_PROCESSES=$(TEST_PROCESSES)"
+	@echo "Variables: TORCH_VERSION=$(TORCH_VERSION) PYTHON=$(PYTHON) TEST_PROCESSES=$(TEST_PROCESSES) SOAK='$(SOAK)'"
 
 demo: $(STAMPS)/ready  ## set up, train on two ranks from a notebook, print what communication costs
 	@echo "==> running notebooks/01-quickstart.ipynb on two ranks (under a minute)"
@@ -64,6 +66,20 @@ check: lint  ## lint, and run the fast tests: two minutes
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile \
 	    -m "not slow and not timing and not browser" $(FAST_TESTS)
 
+fuzz: $(STAMPS)/ready $(STAMPS)/dev  ## look for inputs that break a reader: 2,000 for each property, hours
+	@$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile \
+	    --hypothesis-profile=long tests/properties
+
+audit: $(STAMPS)/node-modules $(STAMPS)/dev  ## ask PyPI and npm for known vulnerabilities (needs the internet)
+	@echo "==> pip-audit, in an environment of its own"
+	@test -x $(VENV)/audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)/audit && \
+	    $(VENV)/audit/bin/python -m pip --quiet install 'pip-audit>=2.7'; }
+	@$(BIN)/python -m pip list --format freeze --exclude-editable \
+	    | grep -v -i -E '^(horovod|gradient-workbench)==' >$(VENV)/audit/installed.txt
+	@$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --requirement $(VENV)/audit/installed.txt
+	@echo "==> the front end's packages"
+	@$(JLPM) npm audit --recursive --environment production
+
 lint: $(STAMPS)/frontend $(STAMPS)/dev  ## run all linters and type checkers
 	@echo "==> ruff, mypy"
 	@$(BIN)/ruff check
@@ -72,19 +88,36 @@ lint: $(STAMPS)/frontend $(STAMPS)/dev  ## run all linters and type checkers
 	@echo "==> stylelint, prettier, eslint"
 	@$(JLPM) lint:check
 
+docs: $(STAMPS)/ready $(STAMPS)/docs  ## build the documentation into build/docs
+	@echo "==> documentation (about two minutes, most of it to execute the example notebooks)"
+	@$(BIN)/python -m sphinx -b html -W --keep-going --quiet -d build/doctrees docs build/docs
+	@echo "    build/docs/index.html"
+
 bench: $(STAMPS)/ready $(STAMPS)/dev  ## measure against stock ipyparallel, each against its peer
 	@echo "==> benchmarks (some minutes, best on a quiet machine)"
 	@$(BIN)/python -m tests.bench
 
-wheels: $(STAMPS)/frontend  ## build the packages for notebooks and for VMs into dist/
+soak: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## play random faults on ranks here and on test VMs: an hour
+	@$(BIN)/python -m tests.soak --out docs/proof/faults.md $(SOAK)
+
+truth: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## compare all figures with independent measurements, write docs/proof/truth.md
+	@echo "==> figures against independent measurements (10 minutes, on a quiet machine, as root on Linux)"
+	@$(BIN)/python -m tests.truth
+
+dist: $(STAMPS)/frontend $(STAMPS)/dev  ## build the packages for notebooks and for VMs into dist/
 	@rm -rf dist
-	@$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist . distributions/rank
-	@ls dist
+	@PYTHON=$(CURDIR)/$(BIN)/python .ci/build-packages dist
+	@$(BIN)/python -m twine check --strict dist/*
+	@ls -l dist
+
+matrix: $(STAMPS)/frontend $(STAMPS)/dev  ## try other versions and front ends, write docs/proof/matrix.md (an hour)
+	@$(BIN)/python -m tests.matrix
 
 clean:  ## remove what make made (the cache of Horovod wheels in ~/.cache stays)
 	rm -rf $(VENV) workbench/labextension workbench/widgets/static labextension/lib \
 	    labextension/node_modules labextension/.yarn labextension/coverage \
-	    labextension/tsconfig.tsbuildinfo .pytest_cache .mypy_cache .ruff_cache build dist
+	    labextension/tsconfig.tsbuildinfo docs/tutorials/*.ipynb .pytest_cache .hypothesis .mypy_cache \
+	    .ruff_cache build dist
 	find workbench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The set-up, step by step.
@@ -134,6 +167,11 @@ $(STAMPS)/ready: $(STAMPS)/package $(STAMPS)/frontend $(STAMPS)/horovod
 $(STAMPS)/dev: pyproject.toml $(STAMPS)/package
 	@echo "==> what tests and linters use (half a minute)"
 	@$(call install_editable,dev)
+	@touch $@
+
+$(STAMPS)/docs: pyproject.toml $(STAMPS)/package
+	@echo "==> what builds the documentation (half a minute)"
+	@$(call install_editable,docs)
 	@touch $@
 
 $(STAMPS)/test-packages: .ci/system-packages $(STAMPS)/dev

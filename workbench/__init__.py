@@ -31,12 +31,14 @@ layer package                              process       content
 1     `resources/`                         any           hardware and its use
 1     `horovod_build/`                     shell         builds Horovod for this PyTorch
 1     `testbed/`                           any, shell    VMs for tests and benchmarks
+0     `redaction.py`                       any           removes secrets from text
 0     `safefiles.py`                       any           untrusted files and JSON
 0     `errors.py`                          any           exceptions
 ===== ==================================== ============= ===========================
 
 `server` imports only `resources`, `doctor`, `errors` and `cluster.kept`; `rank` only `wire`,
-`resources` and `errors`; `agent` also `rank`. `tests/test_layers.py` checks all of this.
+`resources` and `errors`; `agent` also `rank` and `redaction`. `tests/test_layers.py` checks all
+of this.
 
 Importing this package loads none of torch, horovod, plotly, pandas or pynvml:
 every public name is imported when it is first used.

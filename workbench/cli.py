@@ -36,7 +36,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand (by default that of ``sys.argv``) and return its exit status."""
     _escape_what_cannot_be_encoded()
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
         if sys.stdout is not None:
@@ -79,7 +79,8 @@ def _discard_output() -> None:
     os.close(null)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="workbench", description="What gradient communication costs, live in Jupyter."
     )
@@ -118,9 +119,7 @@ def _add_sources(command: argparse.ArgumentParser, files: str) -> None:
     sources = command.add_mutually_exclusive_group()
     sources.add_argument("--file", help="a snapshot (from `resources --json`), instead of this VM")
     sources.add_argument(
-        "--topology",
-        metavar="FILE",
-        help="a topology file (NCCL_TOPO_FILE), instead of this VM",
+        "--topology", metavar="FILE", help="a topology file (NCCL_TOPO_FILE), instead of this VM"
     )
 
 
@@ -334,7 +333,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         description="Run the quickstart notebook without a browser: two ranks train on this "
         "machine. Prints the summary, and writes the executed notebook as HTML.",
     )
-    command.add_argument("--notebook", type=Path, help="another notebook (a clone's quickstart)")
+    command.add_argument("--notebook", type=Path, help="another notebook than the quickstart")
     command.add_argument(
         "--html", type=Path, default=Path("build/quickstart.html"), help="where to write the page"
     )

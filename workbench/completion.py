@@ -76,7 +76,8 @@ class MagicCompleter:
             return _result(names, attribute["word"], "instance", suppress=True)
         word_match = _WORD.search(before)
         if in_cell and word_match:
-            known = self._names | _INITIAL | assigned(self._shell, _above(context))
+            above = "\n".join(context.full_text.split("\n")[1 : context.cursor_line])
+            known = self._names | _INITIAL | assigned(self._shell, above)
             return _result(sorted(known), word_match[0], "instance", suppress=False)
         return _result((), "", "", suppress=False)
 
@@ -139,11 +140,6 @@ def _attributes(path: str, word: str) -> list[str]:
     cluster = registry.current()
     names = () if cluster is None else cluster.attribute_names(path)
     return [name for name in names if word.startswith("_") or not name.startswith("_")]
-
-
-def _above(context: CompletionContext) -> str:
-    """Return the lines of the cell between its first and the cursor's."""
-    return "\n".join(context.full_text.split("\n")[1 : context.cursor_line])
 
 
 def _result(found: Iterable[str], word: str, kind: str, *, suppress: bool) -> SimpleMatcherResult:

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import CellError, UsageError
 from workbench.timings.session_file import SUFFIX
 
-NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "01-quickstart.ipynb"
+# In a clone, a link to the notebook next to the other examples. The folder has nothing else, since
+# it is the working directory of the kernel and the ranks, from which they can import.
+NOTEBOOK = (Path(__file__).parent / "notebooks" / "01-quickstart.ipynb").resolve()
 _CELL_TIMEOUT_S = 300
 
 
@@ -43,19 +46,27 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
     CellError
         If a cell failed.
     """
+    return write_page(execute(notebook), html)
+
+
+def write_page(page: Any, html: Path) -> DemoResult:
+    """Write an executed notebook to `html`."""
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html.write_text(_to_html(page), encoding="utf-8")
+    return DemoResult(_summary(page), html)
+
+
+def execute(notebook: Path) -> Any:
+    """Execute `notebook` in its folder, and return it as a node of nbformat; see `run_demo`."""
     if not notebook.is_file():
         raise UsageError(
-            f"{notebook}: no such notebook. "
-            "Run this in a clone of the repository, or name a notebook with --notebook."
+            f"{notebook}: no such notebook. Name an existing one with --notebook; "
+            "the quickstart is part of gradient-workbench, not of gradient-workbench-rank."
         )
-    try:
-        import nbclient
-        import nbformat
-    except ImportError as error:
-        raise UsageError(
-            f"workbench demo: the package {error.name} is not installed. Run "
-            "`pip install 'gradient-workbench[notebooks]'`."
-        ) from error
+    _check_packages(notebook)
+    import nbclient
+    import nbformat
+
     page = nbformat.read(notebook, as_version=4)
     client = nbclient.NotebookClient(
         page,
@@ -64,6 +75,7 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
         kernel_name="python3",
         resources={"metadata": {"path": str(notebook.parent)}},
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        coalesce_streams=True,  # of a progress line only its last state
     )
     try:
         client.execute()
@@ -73,9 +85,20 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
         nbclient.exceptions.DeadKernelError,
     ) as error:
         raise CellError(f"{notebook.name} failed: {error}") from None
-    html.parent.mkdir(parents=True, exist_ok=True)
-    html.write_text(_to_html(page), encoding="utf-8")
-    return DemoResult(_summary(page), html)
+    return page
+
+
+def _check_packages(notebook: Path) -> None:
+    """Raise `UsageError` if a package that the notebook needs is not installed."""
+    needed = ["nbclient", "nbconvert", "nbformat"]
+    if notebook == NOTEBOOK:
+        needed.append("sklearn")  # its data
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"workbench demo: not installed: {', '.join(missing)}. Run "
+            "`pip install 'gradient-workbench[notebooks]'`."
+        )
 
 
 def _to_html(page: Any) -> str:
@@ -99,12 +122,12 @@ def _summary(page: Any) -> str:
 def open_replay(run: str, speed: float, notebook: Path | None = None) -> int:
     """Open JupyterLab with a notebook that replays a run; return its exit status.
 
-    With `notebook`, only write the notebook to this file.
+    With `notebook`, only write the notebook to this new file.
 
     Raises
     ------
     RunError, UsageError
-        There is no such run, or the speed is not valid.
+        There is no such run, the speed is not valid, or the file exists or cannot be written.
     """
     import nbformat
 
@@ -127,10 +150,22 @@ def open_replay(run: str, speed: float, notebook: Path | None = None) -> int:
     page = nbformat.v4.new_notebook(cells=cells)
     page.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     if notebook is not None:
-        nbformat.write(page, notebook)
+        try:
+            with notebook.open("x", encoding="utf-8") as file:
+                nbformat.write(page, file)
+        except FileExistsError:
+            raise UsageError(f"--notebook {notebook}: it exists. Name a new file.") from None
+        except OSError as error:
+            raise UsageError(
+                f"--notebook {notebook}: {error.strerror}. Name a file that can be written."
+            ) from None
         return 0
     with tempfile.TemporaryDirectory(prefix="workbench-replay-") as folder:
-        file = Path(folder) / "replay.ipynb"
-        nbformat.write(page, file)
-        lab = [sys.executable, "-m", "jupyterlab", str(file)]
-        return subprocess.run(lab, check=False).returncode
+        path = str(Path(folder) / "replay.ipynb")
+        nbformat.write(page, path)
+        with subprocess.Popen([sys.executable, "-m", "jupyterlab", path]) as server:
+            while True:
+                try:
+                    return server.wait()
+                except KeyboardInterrupt:
+                    continue  # the terminal sends it to the server too, which asks what to do

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from IPython.core.error import UsageError as IPythonUsageError
@@ -9,9 +10,13 @@ from IPython.core.magic_arguments import parse_argstring
 
 from workbench.errors import UsageError
 
+_COMMENT = re.compile(r"""("[^"]*"|'[^']*')|(?:^|(?<=\s))#.*""")
+"""A quoted value, which is kept, or a comment: IPython passes comments on to a magic."""
+
 
 def parse_line(magic: Any, line: str) -> Any:
-    """Parse a magic's line; an invalid line raises `UsageError` instead of exiting."""
+    """Parse a magic's line, without a comment; an invalid line raises `UsageError`."""
+    line = _COMMENT.sub(lambda found: found[1] or "", line).rstrip()
     try:
         args = parse_argstring(magic, line)
     except (IPythonUsageError, ValueError) as error:

@@ -211,7 +211,7 @@ def make_private_folder(path: Path) -> None:
         If one of them cannot be created.
     """
     for folder in (*reversed(path.parents), path):
-        if not folder.exists():
+        if not folder.is_dir():  # a file in its place is an error
             folder.mkdir(mode=0o700, exist_ok=True)
 
 

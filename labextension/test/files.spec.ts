@@ -1,21 +1,21 @@
-import { PageConfig } from '@jupyterlab/coreutils';
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import { ServerConnection } from '@jupyterlab/services';
 
 import { ENGLISH } from '../src/common/translate';
 import { FILE_MIME_TYPE, FileLink } from '../src/files/renderer';
 
-const HUB = 'http://localhost/user/alice/';
+const HUB = 'http://localhost/user/ada/';
 
 async function render(data: unknown): Promise<HTMLElement> {
-  PageConfig.setOption('baseUrl', HUB);
-  const link = new FileLink(ENGLISH);
+  const settings = ServerConnection.makeSettings({ baseUrl: HUB });
+  const link = new FileLink(settings, ENGLISH);
   const model = { data: { [FILE_MIME_TYPE]: data } };
   await link.renderModel(model as unknown as IRenderMime.IMimeModel);
   return link.node;
 }
 
 describe('the link to a file of a run', () => {
-  it('downloads it from the server of the page, whatever its base URL', async () => {
+  it('downloads it from the server of the settings, whatever its base URL', async () => {
     const node = await render({ run: 'a b', file: 'evidence-now.zip' });
     const link = node.querySelector('a')!;
     expect(link.href).toBe(

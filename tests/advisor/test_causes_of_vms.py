@@ -43,7 +43,7 @@ def test_copies_from_host_to_device():
     """Their time is the saving at most, and their rate is what to measure."""
     found = named(Trained(SMALL, link(10.0), copy_ms=12))["copies from host to device"]
     assert (found.bound, found.saving_us) == (True, pytest.approx(12_000))
-    assert "pin_memory=True" in found.cure
+    assert "pin_memory=True" in found.change
     assert "%fabric calibrate" in found.measure
     assert "copies from host to device" not in named(Trained(SMALL, link(10.0)))
 
@@ -92,7 +92,7 @@ def test_a_late_rank_is_explained_by_its_own_vm(rank):
     found = found[f"waiting for rank {rank}"]
     assert "forward takes 30.00 ms longer" in found.evidence
     assert ("runs without a licence" in found.evidence) == (rank == 1)
-    assert ("ClientConfigToken" in found.cure) == (rank == 1)
+    assert ("ClientConfigToken" in found.change) == (rank == 1)
 
 
 def test_findings_explain_communication_that_takes_time():
@@ -169,7 +169,7 @@ def test_a_recorded_run_has_what_its_cluster_had(cluster):
     assert run.facts["calibration"]["n"] == 2
     now, later = wb.explain(cluster), wb.explain(run)
     assert [one.name for one in later] == [one.name for one in now]
-    assert [one.cure for one in later] == [one.cure for one in now]
+    assert [one.change for one in later] == [one.change for one in now]
     cluster.fabric = None
 
 

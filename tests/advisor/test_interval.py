@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workbench.advisor.cause import interval
+from workbench.advisor.interval import interval
 
 
 def test_a_long_iteration_counts_as_much_at_the_ends_as_in_the_middle():

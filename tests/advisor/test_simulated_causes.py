@@ -7,7 +7,7 @@ import pytest
 from explained import BACKWARD_US, Trained, link, work
 
 import workbench as wb
-from workbench.advisor.cause import LEAST_ITERATIONS
+from workbench.advisor.interval import LEAST_ITERATIONS
 from workbench.fabric import fit, tcp_efficiency
 from workbench.fabric.overlap import simulate
 from workbench.wire.transport import Transport
@@ -103,7 +103,7 @@ def test_small_tensors_without_fusion():
     found = wb.explain(training)[0]
     assert found.name == "fusion threshold"
     assert "40 gradients travel in 40 buffers" in found.evidence
-    assert "HOROVOD_FUSION_THRESHOLD=" in found.cure
+    assert "HOROVOD_FUSION_THRESHOLD=" in found.change
     true_us = saves(training, link(10.0, fixed_us=2000.0))
     assert found.saving_us == pytest.approx(true_us, rel=0.1)
     fused = Trained(work(sizes, ready), link(10.0, fixed_us=2000.0), fabric=calibrated(10.0))

@@ -164,23 +164,31 @@ def clean(chance, machines, cluster):
     return not above
 
 
+def compare(machines, cluster, one):
+    """Train with and without a planted cause; return the first cause, and what it has cost."""
+    spent_us, causes = run(machines, cluster, one.call, one.gbps, one.variables)
+    rest_us, _ = run(machines, cluster, one.without)
+    return causes[0] if causes else None, spent_us - rest_us / one.samples
+
+
+def is_named(first, one):
+    """Return whether the first cause is the planted one."""
+    return first is not None and bool(re.fullmatch(one.name, first.name))
+
+
 def check(machines, cluster, kind, one):
     """Return whether the planted cause is first, and the relative error of its saving."""
-    spent_us, causes = run(machines, cluster, one.call, one.gbps, one.variables)
-    first = causes[0] if causes else None
-    named = first is not None and bool(re.fullmatch(one.name, first.name))
-    rest_us, _ = run(machines, cluster, one.without)
-    saved_us = spent_us - rest_us / one.samples
-    if first is None or not named:
+    first, saved_us = compare(machines, cluster, one)
+    if first is None or not is_named(first, one):
         instead = f"{first.name} ({first.saving})" if first else "nothing"
         print(f"  missed: {kind} ({one.where}) was explained by {instead}", flush=True)
-        return named, None
+        return False, None
     error = first.saving_us / saved_us - 1
     inside = first.low_us <= saved_us <= first.high_us
     print(f"  {kind:<29}{one.where:<26}{first.saving:>24} [{first.uncertainty}], saved "
           f"{saved_us / 1e3:.2f} ms, {error:+.0%}{'' if inside else ', outside'}",
           flush=True)  # fmt: skip
-    return named, error
+    return True, error
 
 
 def measure(seed=0):

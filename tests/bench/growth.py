@@ -38,7 +38,8 @@ _HEAD = (
 
 def measure():
     """Print a line for each size and part."""
-    from workbench.timings.store import COLLECTIVES_LIMIT, ROW, ROW_LIMIT
+    from workbench.timings.collective_records import COLLECTIVES_LIMIT
+    from workbench.timings.store import ROW, ROW_LIMIT
 
     print(
         "lag: from an iteration's end to its storage, up to 90 ms of it in the ranks\n"

@@ -6,7 +6,6 @@ it, while what the fake itself computes is.
 """
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +20,6 @@ LIMIT = 0.01
 
 def measure():
     """Print the share of each third of the samples."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     from fake_machine import Machine
     from hgx_host import build_hgx, cores
 

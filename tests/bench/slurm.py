@@ -6,13 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
-
-from tests.bench.stats import spread
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import slurm
+
+from tests.bench.stats import spread
 
 LIMIT = 1.2
 PAIRS = 5

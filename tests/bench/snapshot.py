@@ -4,7 +4,6 @@ The NVML is a fake, which starts at once: what a driver takes to start, and its 
 to answer, is not in it.
 """
 
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +16,6 @@ LIMIT_MS = 50
 
 def measure():
     """Take snapshots, after a first one that loads what they need."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     from fake_machine import Machine, snap
     from hgx_host import build_hgx, cores
 

@@ -88,6 +88,19 @@ def started(machines, ranks, threshold=None):
         yield cluster
 
 
+def outcomes(cases):
+    """Yield each case, what was predicted for it, and the time of its iteration in us."""
+    groups = {_group(case) for case in cases}
+    with vms(4, gbps=BASE_GBPS) as machines, started(machines, 2) as base:
+        for ranks, threshold in sorted(groups, key=str):
+            with started(machines, ranks, threshold) as cluster:
+                for case in cases:
+                    if _group(case) == (ranks, threshold):
+                        before = train(machines, base, {})  # next to it, as the load may change
+                        told = predict(before, **_nominal(case))
+                        yield case, told, train(machines, cluster, case).iteration_us
+
+
 def measure():
     """Report the error of each case, and how long simulations take."""
     _speed()
@@ -95,21 +108,12 @@ def measure():
         print(f"not measured: {reason}")
         return
     errors, replays = [], []
-    groups = {_group(case) for case in CASES}
-    with vms(4, gbps=BASE_GBPS) as machines, started(machines, 2) as base:
-        for ranks, threshold in sorted(groups, key=str):
-            with started(machines, ranks, threshold) as cluster:
-                for case in CASES:
-                    if _group(case) != (ranks, threshold):
-                        continue
-                    before = train(machines, base, {})  # next to it, as the load may change
-                    told = predict(before, **_nominal(case))
-                    true_us = train(machines, cluster, case).iteration_us
-                    errors.append(told.predicted_us / true_us - 1)
-                    replays.append(told.replay_error)
-                    print(f"  {_name(case):44} from {before.iteration_us / 1e3:6.1f} ms, predicted "
-                          f"{told.predicted_us / 1e3:6.1f} ms, measured {true_us / 1e3:6.1f} ms, "
-                          f"{errors[-1]:+.1%}", flush=True)  # fmt: skip
+    for case, told, true_us in outcomes(CASES):
+        errors.append(told.predicted_us / true_us - 1)
+        replays.append(told.replay_error)
+        print(f"  {_name(case):44} from {told.measured_us / 1e3:6.1f} ms, predicted "
+              f"{told.predicted_us / 1e3:6.1f} ms, measured {true_us / 1e3:6.1f} ms, "
+              f"{errors[-1]:+.1%}", flush=True)  # fmt: skip
     print(f"  error of replays: median {statistics.median(map(abs, replays)):.1%}, "
           f"largest {max(map(abs, replays)):.1%}")  # fmt: skip
     print(f"  median error {statistics.median(map(abs, errors)):.1%}, at most 3 % is asked; "

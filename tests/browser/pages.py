@@ -101,6 +101,7 @@ class Panel:
 
     def open(self) -> None:
         """Show it, as its command in the palette does."""
+        expect(self.tab).to_have_count(1)  # its plugin is activated, and so the command exists
         self.lab.run_command("workbench:open-panel")
         expect(self.node).to_be_visible()
 

@@ -38,17 +38,26 @@ class LabServer:
         Names of prebuilt extensions that its pages do not load.
     language
         The language that its pages use, such as ``"de_DE"``.
+    python
+        The interpreter of another environment than that of the tests. Its programs are the only
+        ones on the PATH.
     """
 
     def __init__(
-        self, home: Path, root: Path, disabled: tuple[str, ...] = (), language: str = ""
+        self,
+        home: Path,
+        root: Path,
+        disabled: tuple[str, ...] = (),
+        language: str = "",
+        python: Path | None = None,
     ) -> None:
         self.root = root
+        self._python = python
         self.token = secrets.token_hex(16)
         self._home = home
         self._log = home / "lab.log"
         self._configure(disabled, language)
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._process = self._start()
         self._wait_until_it_answers()
 
@@ -91,9 +100,11 @@ class LabServer:
             "JUPYTER_RUNTIME_DIR": "run",
             "IPYTHONDIR": "ipython",
         }
-        folders = {name: str(self._home / folder) for name, folder in own.items()}
+        own = {name: str(self._home / folder) for name, folder in own.items()}
+        if self._python is not None:
+            own["PATH"] = str(self._python.parent)
         command = [
-            *(sys.executable, "-m", "jupyter", "lab", "--no-browser"),
+            *(self._python or sys.executable, "-m", "jupyterlab", "--no-browser"),
             f"--ServerApp.ip={host}",
             f"--ServerApp.port={port}",
             "--ServerApp.port_retries=0",
@@ -107,7 +118,7 @@ class LabServer:
             command.append("--allow-root")
         with self._log.open("wb") as log:
             return subprocess.Popen(
-                command, env={**os.environ, **folders}, stdout=log, stderr=subprocess.STDOUT
+                command, env={**os.environ, **own}, stdout=log, stderr=subprocess.STDOUT
             )
 
     def _wait_until_it_answers(self) -> None:
@@ -133,7 +144,7 @@ class LabServer:
         return json.loads(body) if body else None
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

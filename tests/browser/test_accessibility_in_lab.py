@@ -1,5 +1,6 @@
-"""The panel and the live view, checked by axe-core in the themes and in forced colours."""
+"""Panel, live view and running clusters, checked by axe-core in themes and forced colours."""
 
+import re
 from pathlib import Path
 
 import axe_playwright_python
@@ -12,6 +13,8 @@ from .test_machines_in_lab import FILE
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
 
+TAB = ".jp-gw-LiveTab"
+CLUSTERS = "#running-clusters"
 PANEL, VIEW = "#gradient-workbench-panel", ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-gw-Live"
 
 RUN = """
@@ -80,6 +83,48 @@ def test_no_violations(notebook, screenshots, theme, forced):
     view.node.screenshot(path=screenshots / f"accessible-view-{name}.png")
     notebook.lab.panel.node.screenshot(path=screenshots / f"accessible-panel-{name}.png")
     view.explanation.get_by_role("button", name="Close").click()
+
+
+@pytest.mark.parametrize(
+    ("theme", "forced"), [*((theme, False) for theme in THEMES), (THEMES[0], True)]
+)
+def test_no_violations_in_the_tab_and_the_running_clusters(notebook, screenshots, theme, forced):
+    """The live view in its tab, and the section of clusters that run."""
+    page = show(notebook, theme, forced=forced)
+    notebook.lab.run_command("workbench:open-live-view", path=notebook.path)
+    page.locator(".jp-SideBar li[data-id='jp-running-sessions']").click()
+    tab = page.locator(TAB)
+    expect(tab.locator(".jp-gw-Live-iteration .jp-gw-Live-value")).to_have_text(re.compile(r"\d"))
+    clusters = page.get_by_role("region", name="Clusters Section")
+    expect(clusters.locator(".jp-RunningSessions-item")).to_have_count(1)
+    clusters.evaluate("(node, id) => { node.id = id; }", CLUSTERS[1:])
+    check(page, TAB, CLUSTERS)
+    name = "forced" if forced else theme.split()[-1].lower()
+    page.screenshot(path=screenshots / f"accessible-tab-{name}.png")
+    page.locator(".lm-TabBar-tab", has_text="Live: accessible.ipynb").locator(
+        ".lm-TabBar-tabCloseIcon"
+    ).click()
+    expect(tab).to_have_count(0)
+    notebook.lab.panel.open()
+
+
+@pytest.mark.parametrize(
+    ("theme", "forced"), [*((theme, False) for theme in THEMES), (THEMES[0], True)]
+)
+def test_no_violations_in_the_start_form(lab, server, screenshots, theme, forced):
+    """The form that starts a cluster, with all of its options."""
+    notebook = lab.open_notebook(write_notebook(server, "form.ipynb", "%load_ext workbench"))
+    lab.panel.open()
+    notebook.run_all()
+    expect(lab.panel.start).to_be_enabled()
+    lab.page.emulate_media(forced_colors="active" if forced else "none")
+    lab.set_theme(theme)
+    for options in lab.panel.node.locator(".jp-gw-Form-more:not([open]) > summary").all():
+        options.click()
+    check(lab.page, PANEL)
+    name = "forced" if forced else theme.split()[-1].lower()
+    lab.panel.node.screenshot(path=screenshots / f"accessible-form-{name}.png")
+    server.shut_down_kernels_of("form.ipynb")
 
 
 def test_every_control_is_reached_by_keyboard(notebook):

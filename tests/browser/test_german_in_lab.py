@@ -34,7 +34,7 @@ def test_panel_and_live_view(new_lab, german, screenshots):
     view.show()
     expect(view.node).to_have_attribute("aria-label", "Zeiten des Trainings")
     expect(view.node.get_by_role("button", name="Erklären")).to_be_visible()
-    expect(view.node.get_by_text("Phasen, ms je Iteration")).to_be_visible()
+    expect(view.node.get_by_text("Phasen, ms", exact=True)).to_be_visible()
     expect(view.title).to_have_text(re.compile(r"^Iteration [\d.,]+ · neueste$"))
     expect(lab.panel.node.get_by_text(re.compile("^2 Ranks"))).to_be_visible()
     lab.page.screenshot(path=screenshots / "german.png")

@@ -14,6 +14,11 @@ START = "%load_ext workbench\ncluster = %cluster start -n 2"
 PIDS = "print('pids', *[info.pid for info in cluster.ranks])"
 
 
+RENAME = """
+([from, to]) => window.jupyterapp.serviceManager.contents.rename(from, to)
+"""
+
+
 def status_item(lab):
     return lab.page.locator(".jp-gw-StatusItem button")
 
@@ -101,6 +106,27 @@ def test_status_bar_and_live_tab_show_a_training(lab, server, screenshots):
             lab.set_theme(theme)
             name = f"layout-{width}-{theme.split()[-1].lower()}.png"
             lab.page.screenshot(path=screenshots / name)
+    assert lab.complaints == []
+
+
+def test_two_notebooks_have_two_live_tabs_also_after_a_rename(lab, server):
+    """A notebook's tab is found again under its new name, and it names it."""
+    paths = [write_notebook(server, f"tab-{name}.ipynb", "1") for name in "ab"]
+    tabs = lab.page.locator(".lm-TabBar-tab", has_text="Live: ")
+    lab.open_notebook(paths[0])
+    lab.run_command("workbench:open-live-view", path=paths[0])
+    expect(tabs).to_have_text(["Live: tab-a.ipynb"])
+    lab.run_command("docmanager:open", path=paths[1])
+    expect(lab.page.locator(".jp-NotebookPanel")).to_have_count(2)
+    lab.run_command("workbench:open-live-view", path=paths[1])
+    expect(tabs).to_have_count(2)
+    lab.page.evaluate(RENAME, [paths[0], "renamed.ipynb"])
+    expect(tabs.filter(has_text="Live: renamed.ipynb")).to_have_count(1)
+    lab.run_command("workbench:open-live-view", path="renamed.ipynb")
+    lab.run_command("workbench:open-live-view", path=paths[1])
+    expect(tabs.filter(has_text="Live: tab-b.ipynb")).to_have_class(re.compile("lm-mod-current"))
+    expect(tabs).to_have_count(2)
+    expect(lab.page.locator(".jp-gw-LiveTab-note").first).to_contain_text("renamed.ipynb")
     assert lab.complaints == []
 
 

@@ -168,7 +168,7 @@ def test_the_progress_of_the_training(view):
     """Samples per second and the logged loss are small charts with their newest value."""
     progress = view.node.locator(".jp-gw-Live-progress > section:not([hidden])")
     expect(progress).to_have_count(2)
-    expect(progress.nth(0)).to_contain_text(re.compile(r"Samples per second, all ranks.*\d"))
+    expect(progress.nth(0)).to_contain_text(re.compile(r"Total throughput, samples/s.*\d"))
     expect(progress.nth(1)).to_contain_text(re.compile(r"loss, mean and range of ranks.*\d"))
     view.node.get_by_role("combobox", name="Rank").select_option(index=1)
     expect(progress.nth(1)).to_have_text(re.compile(r"^loss[\d.]+$"))

@@ -4,9 +4,9 @@ import re
 
 import pytest
 from clusters import quiet, training
+from timers import FAR_S
 
 import workbench as wb
-from workbench.cluster.backends import horovod
 
 LIMITED = """
 import resource
@@ -103,16 +103,37 @@ hvd.allreduce(torch.ones(1), name="alone")
 
 
 @pytest.mark.slow
-def test_no_memory_for_the_fusion_buffer(monkeypatch):
-    """It ends Horovod's thread, which leaves its collectives unfinished: their wait ends."""
-    monkeypatch.setattr(horovod, "_GLOO_TIMEOUT_S", 5)  # after which the other rank notices
+def test_no_memory_for_the_fusion_buffer():
+    """It ends Horovod's thread: the rank reports it, and the others do not wait for the rank."""
     limited = "kept = 41 + rank\nif rank == 1: limit(8 << 20)\n" + training(2)
     with wb.Cluster(n=2) as cluster:
         quiet(cluster, FILLED + "import torch._dynamo")
-        for record in (True, False):
+        for record, begin in ((True, ""), (False, ""), (False, "hvd.shutdown(); hvd.init()")):
             cluster.recording = record
+            quiet(cluster, begin)
             with pytest.raises(wb.RanksFailed, match=r"\[rank 1\] ValueError: Handle") as caught:
-                quiet(cluster, limited)
+                quiet(cluster, limited, timeout=FAR_S)
             assert list(caught.value.errors) == [1]
+            assert "The ring is rebuilt" in str(caught.value)
             assert quiet(cluster, f"{UNLIMITED}; kept").values == {0: 41, 1: 42}
         quiet(cluster, training(2))
+
+
+def test_horovods_thread_ends_while_no_rank_waits():
+    """The ring is rebuilt before the next cell."""
+    unused = """
+import torch
+kept = 41 + rank
+def is_over(handle):
+    try: return hvd.poll(handle)
+    except ValueError: return True
+if rank == 1: limit(8 << 20)
+handles = [hvd.allreduce_async(torch.ones(4), name=str(i)) for i in range(8)]
+while not all(map(is_over, handles)): time.sleep(0.05)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+"""
+    with wb.Cluster(n=2) as cluster:
+        quiet(cluster, FILLED)
+        quiet(cluster, unused, timeout=FAR_S)
+        source = "float(hvd.allreduce(torch.ones(1), op=hvd.Sum)), kept"
+        assert quiet(cluster, source, timeout=FAR_S).values == {0: (2.0, 41), 1: (2.0, 42)}

@@ -135,6 +135,21 @@ print('x' * 5_000_000)
     assert "characters are not shown here" in text_of(cell)
 
 
+@pytest.mark.parametrize(
+    "text", ["'x' * 5_000_000", "'line\\n' * 1_000_000"], ids=["line", "lines"]
+)
+def test_a_value_that_is_too_long(notebook, text):
+    """The text of a value is bounded as printed lines are; the result has all of it."""
+    cell = notebook.run(f"""%%distributed --ranks 0
+class Long:
+    def __repr__(self): return {text}
+Long()
+""")
+    assert len(str(cell.outputs)) < 500_000
+    assert "characters are not shown here" in str(cell.outputs)
+    assert values_of(notebook.run("len(_distributed.output) > 5_000_000")) == "True"
+
+
 def test_a_flood_of_figures(notebook):
     """Figures beyond a hundred are counted, not sent."""
     cell = notebook.run(

@@ -103,7 +103,11 @@ def test_planted_operators_are_where_the_ranks_ran_them(trains):
 
 
 def test_collectives_of_the_profiler_and_ours_agree(ddp):
-    """Each all-reduce that PyTorch has recorded overlaps one that we have, within 1 ms."""
+    """Each all-reduce that PyTorch has recorded begins within one that we have, within 1 ms.
+
+    It usually ends with it. PyTorch notes the end after it has said that the result is there, and
+    the thread may have lost its core in between.
+    """
     quiet(ddp, ROUNDS.format(wrap=DDP))
     ended = ddp.profile(iterations=8)
     quiet(ddp, "train(20)")
@@ -116,15 +120,21 @@ def test_collectives_of_the_profiler_and_ours_agree(ddp):
             if one["pid"] == rank
         ]
         assert len(theirs[rank]) >= 7
+        later = []
         for start, end in theirs[rank]:
-            assert any(begin - MS <= start and end <= done + MS for begin, done in ours)
+            (done,) = [done for begin, done in ours if begin - MS <= start < done]
+            later.append(end - done)
+        assert np.median(later) <= MS
 
 
 def test_profiled_iterations_are_marked_and_left_out(trains):
-    """Of the summary, which says so; explanations go on."""
+    """Of the summary, which says so; explanations go on. The trace marks them too."""
     ended = trains.profile(iterations=5)
     quiet(trains, "train(30)")
-    ended.result(FAR_S)
+    trace = traces.read(ended.result(FAR_S).path)
+    for kind, least in (("iteration", 2 * 5), ("phase", 2 * 5 * 3)):
+        found = [one for one in traces.slices(trace, kind) if "profiled" in one["args"]]
+        assert len(found) >= least
     rows = trains.timings.rows()
     rows = rows[rows["cell"] == rows["cell"].max()]
     marked = np.unique(rows["iteration"][rows["flags"] & 256 != 0])
@@ -224,6 +234,28 @@ module._disable_profiler = interrupted
     ended.result(FAR_S)
     again = cluster.profile(iterations=4)
     quiet(cluster, "train(30)")
+    assert again.result(FAR_S).ranks == (0, 1)
+
+
+@pytest.mark.parametrize("broken", ["_is_profiler_enabled", "record_function"])
+def test_a_profiler_that_fails_does_not_fail_the_cell(trains, broken):
+    """Such as one of another version of PyTorch; the profile says why, and the next one works."""
+    ended = trains.profile(iterations=60)
+    cell = f"""
+from torch.autograd import profiler as module
+kept = module.{broken}
+del module.{broken}
+"""
+    restored = f"module.{broken} = kept"
+    if broken == "_is_profiler_enabled":
+        quiet(trains, f"{cell}train(12)\n{restored}")
+    else:  # at the end of the cell, which stops the profile
+        quiet(trains, f"train(12)\n{cell}")
+        quiet(trains, restored)
+    with pytest.raises(UsageError, match=f"failed: .*{broken}"):
+        ended.result(FAR_S)
+    again = trains.profile(iterations=4)
+    quiet(trains, "train(30)")
     assert again.result(FAR_S).ranks == (0, 1)
 
 

@@ -201,6 +201,31 @@ def test_a_restart_that_fails_can_be_called_again(kept):
     assert usable(kept)
 
 
+def test_a_restart_waits_for_a_rank_that_still_leaves(kept):
+    """A rank of a busy machine takes seconds to give up a ring: it is not to be replaced."""
+    quiet(
+        kept,
+        """
+import time
+tries, real = 3, getattr(hvd.init, "real", hvd.init)
+def init(*args, **options):
+    global tries
+    if tries == 0:
+        return real(*args, **options)
+    tries -= 1
+    if rank == 1 and tries == 0:
+        time.sleep(5)
+    raise ValueError("Horovod initialization failed: boom")
+init.real = real
+hvd.init = init
+""",
+    )
+    quiet(kept, BREAK)
+    assert kept.state == "failed"
+    kept.restart()
+    assert usable(kept)
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_resize_whose_ring_fails(times):
     """Once: it is tried again. Thrice: the ranks are there, and form the ring later."""

@@ -12,6 +12,7 @@ from run_notebook import error_of, opened, text_of, values_of
 
 import workbench as wb
 from workbench.cli import main
+from workbench.errors import COLOURS
 from workbench.widgets.rank_figures import ranks_figure
 
 MORE = "train(7)"
@@ -111,6 +112,23 @@ def test_a_mistake_is_one_line(trained, source, says):
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "%timings summary  # of the last cell",
+        "%%distributed --ranks 0   # only the first\nprint(1)",
+        "%cluster status # 2 ranks",
+    ],
+)
+def test_a_comment_after_a_magic_is_no_argument(trained, source):
+    assert not error_of(trained.run(source))
+
+
+def test_a_quoted_number_sign_is_part_of_a_name(trained):
+    error = error_of(trained.run("%timings open '#7 of # runs'  # no such run"))
+    assert "#7 of # runs" in error
+
+
 def test_a_cell_is_run_at_several_sizes(trained):
     """`%%fabric scaling` shows the efficiency, and the cluster has its ranks again."""
     cell = trained.run(f"%%fabric scaling --ranks 1,2 --label here\n{training(30)}")
@@ -170,6 +188,21 @@ def test_names_of_the_ranks_complete(trained):
     assert values_of(trained.run("'many_9' in globals()")) == "False"
     assert not error_of(trained.run("%cluster interrupt"))
     trained.run("try:\n    done.result()\nexcept wb.WorkbenchError:\n    pass")
+    assert not error_of(trained.run("%%distributed\nprint('no training')"))
+
+
+def test_a_question_mark_shows_the_docstring_on_the_ranks(trained):
+    """`name?` in a cell shows it, and `name??` the source, of what only the ranks have."""
+    own = "def own(a, b=2):\n    'Add two numbers of mine.'\n    return a + b"
+    assert not error_of(trained.run(f"%%distributed\n{own}"))
+
+    def shown(cell):
+        return COLOURS.sub("", text_of(trained.run(cell)))
+
+    assert "[ranks 0-1] Signature: own(a, b=2)\n" in shown("%%distributed\nown?")
+    assert "[ranks 0-1] Docstring: Add two numbers of mine.\n" in shown("%%distributed\nown?")
+    assert "[rank 0]     return a + b\n" in shown("%%distributed --ranks 0\nown??")
+    assert "not found" in shown("%%distributed\nnever_there?")
     assert not error_of(trained.run("%%distributed\nprint('no training')"))
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from tutorials import executed
 
-from workbench.demo import NOTEBOOK, run_demo
+from workbench.demo import NOTEBOOK, run_demo, write_page
 from workbench.errors import CellError
 from workbench.testbed import why_not
 
@@ -34,7 +35,7 @@ def what_is_left(ssh_config):
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    return run_demo(tmp_path_factory.mktemp("across") / "across-vms.html", ACROSS_VMS)
+    return write_page(executed(ACROSS_VMS), tmp_path_factory.mktemp("across") / "across-vms.html")
 
 
 @pytest.fixture(scope="module")

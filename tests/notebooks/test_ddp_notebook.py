@@ -4,8 +4,9 @@ import re
 
 import nbformat
 import pytest
+from tutorials import executed
 
-from workbench.demo import NOTEBOOK, run_demo
+from workbench.demo import NOTEBOOK, write_page
 
 DDP = NOTEBOOK.with_name("05-ddp.ipynb")
 
@@ -13,7 +14,8 @@ DDP = NOTEBOOK.with_name("05-ddp.ipynb")
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """The executed notebook, as text."""
-    html = run_demo(tmp_path_factory.mktemp("ddp") / "ddp.html", DDP).html.read_text()
+    result = write_page(executed(DDP), tmp_path_factory.mktemp("ddp") / "ddp.html")
+    html = result.html.read_text()
     return re.sub(r"<[^>]*>", "", html)
 
 

@@ -4,8 +4,9 @@ import re
 
 import nbformat
 import pytest
+from tutorials import executed
 
-from workbench.demo import NOTEBOOK, run_demo
+from workbench.demo import NOTEBOOK, write_page
 
 PLAN = NOTEBOOK.with_name("06-plan-before-you-train.ipynb")
 
@@ -13,7 +14,8 @@ PLAN = NOTEBOOK.with_name("06-plan-before-you-train.ipynb")
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """The executed notebook, as text."""
-    html = run_demo(tmp_path_factory.mktemp("plan") / "plan.html", PLAN).html.read_text()
+    result = write_page(executed(PLAN), tmp_path_factory.mktemp("plan") / "plan.html")
+    html = result.html.read_text()
     return re.sub(r"<[^>]*>", " ", html)
 
 

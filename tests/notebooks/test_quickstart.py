@@ -4,14 +4,15 @@ import re
 
 import nbformat
 import pytest
+from tutorials import executed
 
-from workbench.demo import NOTEBOOK, run_demo
+from workbench.demo import NOTEBOOK, run_demo, write_page
 from workbench.errors import CellError, UsageError
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    return run_demo(tmp_path_factory.mktemp("demo") / "page" / "quickstart.html")
+    return write_page(executed(NOTEBOOK), tmp_path_factory.mktemp("demo") / "quickstart.html")
 
 
 def test_it_learns_to_read_digits(result):
@@ -38,6 +39,17 @@ def test_the_page_shows_the_last_state(result):
     assert "<svg" in page
     assert re.search(r"<th[^>]*>backward</th>", page)
     assert "Loading widget" not in page
+
+
+def test_a_notebook_is_run(tmp_path):
+    """Its page is written into a new folder; the summary is the text of the tagged cells."""
+    cells = [nbformat.v4.new_code_cell(f"print({words!r})") for words in ("unseen", "learned")]
+    cells[1].metadata["tags"] = ["train"]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "small.ipynb")
+    result = run_demo(tmp_path / "new" / "small.html", tmp_path / "small.ipynb")
+    assert result.summary == "learned"
+    assert result.html == tmp_path / "new" / "small.html"
+    assert "unseen" in result.html.read_text()
 
 
 def test_a_notebook_that_is_not_there(tmp_path):

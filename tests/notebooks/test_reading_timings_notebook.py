@@ -4,8 +4,9 @@ import re
 
 import nbformat
 import pytest
+from tutorials import executed
 
-from workbench.demo import NOTEBOOK, run_demo
+from workbench.demo import NOTEBOOK, write_page
 from workbench.testbed import why_not
 
 READING = NOTEBOOK.with_name("03-reading-timings.ipynb")
@@ -16,7 +17,7 @@ def said(tmp_path_factory):
     """Return the text of the page's last section, by problem."""
     if why_not() is not None:
         pytest.skip(str(why_not()))
-    result = run_demo(tmp_path_factory.mktemp("reading") / "reading.html", READING)
+    result = write_page(executed(READING), tmp_path_factory.mktemp("reading") / "reading.html")
     found = re.findall(r"(?m)^the (\w+) problem: (.*)$", result.summary)
     assert len(found) == 3, result.summary
     return dict(found)

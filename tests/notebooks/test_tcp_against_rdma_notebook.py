@@ -4,8 +4,9 @@ import re
 
 import nbformat
 import pytest
+from tutorials import executed
 
-from workbench.demo import NOTEBOOK, run_demo
+from workbench.demo import NOTEBOOK, write_page
 from workbench.testbed import why_not
 
 RDMA = NOTEBOOK.with_name("07-tcp-against-rdma.ipynb")
@@ -15,7 +16,7 @@ RDMA = NOTEBOOK.with_name("07-tcp-against-rdma.ipynb")
 def result(tmp_path_factory):
     if why_not() is not None:
         pytest.skip(str(why_not()))
-    return run_demo(tmp_path_factory.mktemp("rdma") / "rdma.html", RDMA)
+    return write_page(executed(RDMA), tmp_path_factory.mktemp("rdma") / "rdma.html")
 
 
 @pytest.mark.timing

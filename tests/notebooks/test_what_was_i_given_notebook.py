@@ -3,8 +3,9 @@
 import example_vms
 import nbformat
 import pytest
+from tutorials import executed
 
-from workbench.demo import NOTEBOOK, run_demo
+from workbench.demo import NOTEBOOK, write_page
 from workbench.resources import Snapshot
 
 GIVEN = NOTEBOOK.with_name("04-what-was-i-given.ipynb")
@@ -12,7 +13,7 @@ GIVEN = NOTEBOOK.with_name("04-what-was-i-given.ipynb")
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    return run_demo(tmp_path_factory.mktemp("given") / "given.html", GIVEN)
+    return write_page(executed(GIVEN), tmp_path_factory.mktemp("given") / "given.html")
 
 
 def test_it_runs_on_any_machine(result):

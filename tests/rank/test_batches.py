@@ -29,6 +29,22 @@ for (b,) in loader(16, 8):
     with torch.no_grad():
         for (other,) in loader(4, 2): model(other)
 """
+ALTERNATE = """
+other = nn.Linear(32, 8)
+both = (model, optimizer), (other, distributed(other))
+for place, (b,) in enumerate(loader(36, 8)):
+    trained, its_optimizer = both[place % 2]
+    its_optimizer.zero_grad()
+    trained(b).square().mean().backward()
+    its_optimizer.step()
+"""
+TOGETHER = """
+other = nn.Linear(32, 8)
+second = distributed(other)
+for (b,) in loader(20, 8):
+    step(b)
+    second.zero_grad(); other(b).square().mean().backward(); second.step()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +76,16 @@ def test_samples_and_places_follow_from_the_loop(rows, loop, samples, batch):
     assert own["samples"].tolist() == samples
     assert own["batch"].tolist() == batch
     assert set(own["batches"]) == {max(batch)}
+
+
+def test_the_steps_of_an_iteration_count_each_batch_once(rows):
+    """Two optimizers that take turns have a batch each; those that share one have one."""
+    own, _ = rows(ALTERNATE)
+    assert own["samples"].tolist() == [16, 16, 4]
+    assert own["batch"].tolist() == [2, 4, 5]
+    own, _ = rows(TOGETHER)
+    assert own["samples"].tolist() == [8, 8, 4]
+    assert own["batch"].tolist() == [1, 2, 3]
 
 
 def test_samples_per_second_are_of_all_ranks_and_threads_use_cpu(rows, cluster):

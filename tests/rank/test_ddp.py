@@ -131,6 +131,24 @@ train(model)
     assert rows["bytes"].tolist() == [BYTES // 2] * 10
 
 
+def test_a_hook_that_sends_in_the_callbacks_of_futures(trained):
+    """The three allreduces of PowerSGD, two of them in callbacks, are counted on all ranks."""
+    _, rows, buckets = trained(
+        """
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+model = DistributedDataParallel(net())
+state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+train(model, steps=6)
+"""
+    )
+    # a vector for each side of each matrix, and the biases as they are
+    compressed = 4 * ((32 + 64) + (64 + 8) + (64 + 8))
+    for _, own in rows.groupby("rank"):
+        assert own["bytes"].tolist() == [BYTES] * 2 + [compressed] * 4
+    assert len(buckets) == 2 * 6
+
+
 def test_accumulation_and_two_models(trained):
     """Under no_sync nothing is reduced; each of two models has buckets of its own name."""
     _, rows, _ = trained("train(DistributedDataParallel(net()), steps=3, micro=3)")

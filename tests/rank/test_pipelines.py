@@ -151,8 +151,8 @@ def test_a_bubble_is_explained(ranks):
     assert [one.name for one in causes if "rank" in one.name or "commun" in one.name] == []
     (bubble,) = [one for one in causes if one.name == "pipeline bubble"]
     assert "idle for 43% with 4 microbatches" in bubble.evidence
-    assert "stage 2 (rank 2)" in bubble.cure
-    assert "twice as many microbatches" in bubble.cure
+    assert "stage 2 (rank 2)" in bubble.change
+    assert "twice as many microbatches" in bubble.change
     idle = ranks.timings.stages()["idle_us"]
     assert 0 < bubble.saving_us <= idle.max()
 

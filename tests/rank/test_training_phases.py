@@ -240,3 +240,37 @@ for _ in range(5):
     assert (later["forward_us"] >= 100_000).all()
     assert later["forward_us"].min() < 100_000 + SLACK_US
     assert later["other_us"].min() < 50_000
+
+
+def test_a_batch_for_a_closure_is_data_loading(fresh):
+    """The loader runs before a step whose closure has the only forward; what else is `other`."""
+    cluster, frame = fresh
+    cluster.run(
+        MODEL
+        + """
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 6
+    def __getitem__(self, place):
+        time.sleep(0.15)
+        return torch.ones(32)
+optimizer = distributed(model)
+for batch in torch.utils.data.DataLoader(Slow(), batch_size=1):
+    time.sleep(0.1)
+    def closure():
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.synchronize()
+        return loss
+    with optimizer.skip_synchronize():
+        optimizer.step(closure)
+"""
+    )
+    table = frame()
+    check(table, 6)
+    least = without_first(table).groupby("rank").min()
+    for rank in (0, 1):
+        assert least.loc[rank, "data_us"] == pytest.approx(150_000, abs=SLACK_US)
+        assert least.loc[rank, "other_us"] == pytest.approx(100_000, abs=SLACK_US)
+    other = next(one for one in wb.explain(cluster) if one.name == "time in no phase (other)")
+    assert "between optimizer.step() and the next forward" in other.evidence

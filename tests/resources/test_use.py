@@ -106,6 +106,7 @@ def test_cpu_ranks_use_cpu_time_per_thread(store):
     )  # fmt: skip
     one = found["CPU ranks"]
     assert (one.allocated_s, one.used_s) == (8.0, 6.0)
+    assert one.last_s - one.first_s == 4.0  # the time that passed, not that of all ranks
 
 
 def test_a_suspended_machine_is_not_allocated_time(store):

@@ -1,5 +1,7 @@
 """Wheels of this tree, and environments that have only what a distribution declares."""
 
+import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -54,7 +56,33 @@ def environment_of(wheel, folder, *, besides=()):
         for name in {file.parts[0] for file in found.files} - {"..", "__pycache__"}:
             if not (site / name).exists():
                 (site / name).symlink_to(found.locate_file(name))
+        copy_data(found, folder)
     return python
+
+
+def copy_data(found, folder):
+    """Copy the files that a distribution has in `share` and `etc`, such as JupyterLab's pages.
+
+    A Jupyter server serves no link to a file outside its folders.
+    """
+    for file in found.files:
+        parts = [part for part in file.parts if part != ".."]
+        if ".." in file.parts and parts[0] in {"share", "etc"}:
+            path = folder.joinpath(*parts)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(found.locate_file(file), path)
+
+
+def build_packages(folder, **environment):
+    """Build the sdists and wheels of this tree, as `make dist` does; their paths by name."""
+    if find_spec("hatch_jupyter_builder") is None:
+        pytest.skip("not installed here: pip install hatchling hatch-jupyter-builder")
+    if not FRONT_END.exists():
+        pytest.skip("the front end is not built here: cd labextension && jlpm build:prod")
+    own = {"PYTHON": sys.executable, **environment}
+    command = [ROOT / ".ci/build-packages", folder]
+    subprocess.run(command, env={**os.environ, **own}, check=True, capture_output=True, timeout=300)
+    return {path.name: path for path in folder.iterdir()}
 
 
 def required(requirements):

@@ -89,7 +89,7 @@ class Trained:
         return self.store.rows(start)
 
     def records(self, first=None, last=None):
-        return self.store.collectives(first, last)
+        return self.store.collectives.between(first, last)
 
     def vm_names(self):
         return dict(enumerate(self.vms))

@@ -26,7 +26,7 @@ def mutated_json(plain: Any, seed: int) -> str:
     plain = copy.deepcopy(plain)
     raw: dict[str, str] = {}
     for _ in range(random_.randint(1, 3)):
-        place, key = random_.choice(list(_places(plain)))
+        place, key = random_.choice(list(places(plain)))
         kind = random_.random()
         if kind < 0.5:
             place[key] = _alike(place[key], random_)
@@ -80,11 +80,12 @@ def _alike(value: Any, random_: random.Random) -> Any:
     return random_.choice(({"unknown": "\x1b[1m\u202e"}, dict(list(value.items())[1:])))
 
 
-def _places(plain: Any) -> Iterator[tuple[Any, Any]]:
+def places(plain: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each value in nested lists and dictionaries, as its container and its key there."""
     if isinstance(plain, dict | list):
         for key in list(plain) if isinstance(plain, dict) else range(len(plain)):
             yield plain, key
-            yield from _places(plain[key])
+            yield from places(plain[key])
 
 
 def controls(text: str) -> set[str]:

@@ -70,18 +70,19 @@ def iteration_record(index, rank, clock, *, world=2, late_ms=0.0, cell=1, layout
     )  # fmt: skip
 
 
-def layout_of(ranks):
-    """Return the collectives of every iteration."""
+def layout_of(ranks, library="GLOO_ALLREDUCE"):
+    """Return the collectives of every iteration; without a library, transfers are unknown."""
     every = len(NAMES)
     return Layout(
         0, NAMES, SIZES, (1,) * every, ("allreduce",) * every, (0,) * every, (ranks,) * every,
-        ("optimizer",) * every, ("GLOO_ALLREDUCE",) * every,
+        ("optimizer",) * every, (library,) * every,
     )  # fmt: skip
 
 
 def recorded(
-    iterations=12, clocks=None, *, late_ms=0.0, vms=None, world=None, collectives=True, more=None
-):
+    iterations=12, clocks=None, *, late_ms=0.0, vms=None, world=None, collectives=True, more=None,
+    library="GLOO_ALLREDUCE",
+):  # fmt: skip
     """A `Timings` with a run of as many ranks as there are clocks; the last is late.
 
     `more` has further records by rank. Of a ring of `world` ranks: with more than
@@ -92,7 +93,7 @@ def recorded(
     timings.listen()
     timings.begin_cell(1)
     outboxes = [Outbox(timings.address_for(rank)) for rank in range(len(clocks))]
-    layout = layout_of(len(clocks))
+    layout = layout_of(world or len(clocks), library)
     for rank, outbox in enumerate(outboxes):
         if collectives:
             outbox.send(layout)

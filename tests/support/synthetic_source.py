@@ -10,9 +10,11 @@ import numpy as np
 
 from workbench.resources import Unknown
 from workbench.timings.totals import CollectiveTotal
-from workbench.timings.verdict import Verdict, VerdictCause
+from workbench.timings.verdict import Cause, Verdict
+from workbench.widgets.earlier_runs import EarlierRun
 from workbench.widgets.source import (
     COLUMNS,
+    FIRST,
     Details,
     KeyFigures,
     RankPlace,
@@ -49,9 +51,18 @@ class SyntheticSource:
     def profile(self, seconds: float) -> str:
         return f"no rank is real, so none is profiled for {seconds} s"
 
+    def earlier_runs(self) -> tuple[str, ...]:
+        return ("faster", "gone")
+
+    def earlier_run(self, name: str) -> EarlierRun | Unknown:
+        """Return 300 iterations, each of 15 ms."""
+        if name != "faster":
+            return Unknown(f"run {name!r}: there is no such run.")
+        return EarlierRun(name, 300, 1, (15_000.0,) * 300, 15_000.0)
+
     def explain(self) -> Verdict:
         """Name one cause, which every iteration has."""
-        cause = VerdictCause(
+        cause = Cause(
             "exposed communication", "training waits 5.60 ms for <gradients>",
             "send less", 2800.0, 0.15, bound=True,
         )  # fmt: skip
@@ -188,13 +199,13 @@ class SyntheticSource:
         end = (number + 1) * 0.0185 * np.ones(self.ranks)
         head = [np.full(self.ranks, number), np.arange(self.ranks)]
         phases = [data, copy, forward, backward, exposed, optimizer, other]
-        first = np.full(self.ranks, number == 0)
+        left_out = np.full(self.ranks, FIRST if number == 0 else 0)
         loss = (2 / (1 + number / 200) + 0.1 * random.random(self.ranks)) * np.ones(self.ranks)
         if number % 250 == 120:
             loss[:] = np.inf
         speed = 32e6 / total
         logged = [speed, loss, np.full(self.ranks, np.nan)]
-        rest = [comm, overlapped, wait, queued, transfer, algbw, busbw, end, first, *logged]
+        rest = [comm, overlapped, wait, queued, transfer, algbw, busbw, end, left_out, *logged]
         return np.stack([*head, total, *phases, *rest], axis=1).tolist()
 
     def _pack(self, rows: list[list[float]]) -> RowWindow:

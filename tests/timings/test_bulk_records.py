@@ -11,10 +11,10 @@ from workbench.errors import WireError
 from workbench.timings import Timings
 from workbench.timings.arrow_files import records_to_batch
 from workbench.timings.cell_clocks import CellClocks
-from workbench.timings.collective_records import RecordBlock
+from workbench.timings.collective_records import COLLECTIVES_LIMIT, RecordBlock
 from workbench.timings.frame import collectives
 from workbench.timings.run import open_run
-from workbench.timings.store import COLLECTIVES_LIMIT, ROW, Store
+from workbench.timings.store import ROW, Store
 from workbench.wire import Flag, IterationRecord, Layout, Outbox
 from workbench.wire.rank_messages import Records
 from workbench.wire.record import SIGNED, TIMES
@@ -139,7 +139,9 @@ def test_together_is_as_one_at_a_time(seed):
         *("stopped_ns", "transfer_ns", "first_ns", "last_ns", "done_ns", "bytes", "flags"),
     ]
     assert [tuple(row[name] for name in names) for row in together.rows()] == expected_rows(sent)
-    assert collectives(together.collectives()).equals(collectives(single.collectives()))
+    assert collectives(together.collectives.between()).equals(
+        collectives(single.collectives.between())
+    )
     assert together.counts.dropped_by_rank == single.counts.dropped_by_rank
     for cell in range(1, 4):
         assert together.counts.unheard(cell) == single.counts.unheard(cell)
@@ -221,11 +223,11 @@ def test_memory_holds_the_newest_collectives():
     for size in (20, 20_000, 3, 700, 20_000, 5, 12_345):
         store.add_all([((0,) * size, (record,) * size)])
         total += size
-        first, block = store.read_collectives(0)
+        first, block = store.collectives.read(0)
         assert first == max(0, total - COLLECTIVES_LIMIT)
-        assert len(block) == total - first == len(store.collectives())
+        assert len(block) == total - first == len(store.collectives.between())
         for newest in (0, 7):
-            first, block = store.read_collectives(total - newest)
+            first, block = store.collectives.read(total - newest)
             assert (first, len(block)) == (total - newest, newest)
 
 
@@ -278,7 +280,7 @@ def test_a_file_has_the_times_of_records_with_different_numbers_of_collectives()
         store.add_layout(0, some)
         records.append(some_record(chance, 1, number, some, 0))
         store.add(0, records[-1])
-    _, block = store.read_collectives(0)
+    _, block = store.collectives.read(0)
     batch = records_to_batch(block, [0, 1, 2])
     assert batch.num_rows == 3
     for name in TIMES:

@@ -74,9 +74,9 @@ def test_few_bytes_over_a_slow_link(transfer_ms, slow):
     )  # fmt: skip
     causes = {one.name: one for one in explain(store(*rows))}
     named = causes.get("exposed communication")
-    assert (named is not None and "check the link" in named.cure) == slow
+    assert (named is not None and "check the link" in named.change) == slow
     if slow:
-        assert "not due to the few bytes" not in named.cure
+        assert "not due to the few bytes" not in named.change
         assert "0.26 MB at 0.0023 Gbit/s bus bandwidth" in named.evidence
 
 

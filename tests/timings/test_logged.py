@@ -69,18 +69,21 @@ def test_outside_a_cluster():
 
 def test_values_that_arrive_before_their_records():
     """They are kept until their cell's first iteration has a number; a lost cell stops none."""
-    store = LoggedStore()
+    first_of_cell = {3: 10}
+    store = LoggedStore(lambda: first_of_cell)
     store.add(0, LoggedValues(3, (0, 1), ("loss", "loss"), (0.5, math.inf)))
     store.add(1, LoggedValues(5, (0,), ("loss",), (2.0,)))
-    end, logged = store.read(0, {3: 10})
+    end, logged = store.read(0)
     assert (end, logged.values["iteration"].tolist()) == (2, [10, 11])
-    end, logged = store.read(end, {3: 10, 5: 20})
+    first_of_cell[5] = 20
+    end, logged = store.read(end)
     assert (end, logged.values.tolist()) == (3, [(20, 1, 0, 2.0)])
     store.add(0, LoggedValues(6, (0,), ("loss",), (1.0,)))  # whose records were lost
     store.add(0, LoggedValues(7, (0,), ("loss",), (4.0,)))
-    end, logged = store.read(end, {3: 10, 5: 20, 7: 30})
+    first_of_cell[7] = 30
+    end, logged = store.read(end)
     assert (end, logged.values["value"].tolist()) == (5, [4.0])
-    recent = store.since(20, {3: 10, 5: 20, 7: 30})
+    recent = store.since(20)
     assert recent.values["iteration"].tolist() == [20, 30]
 
 
@@ -93,25 +96,25 @@ def test_more_values_than_memory_keeps(monkeypatch):
     monkeypatch.setattr(module, "MOST_VALUES", 16)
     stored = np.zeros(20, VALUE)
     stored["iteration"] = stored["value"] = range(20)
-    store = LoggedStore()
+    store = LoggedStore(lambda: {3: 20})
     store.restore(Logged(("loss",), stored))
     assert store.total == 20
     store.add(0, one_value(3, 0, 99.0))
-    end, new = store.read(20, {3: 20})
+    end, new = store.read(20)
     assert (end, new.values.tolist()) == (21, [(20, 0, 0, 99.0)])
-    _, kept = store.read(0, {3: 20})
+    _, kept = store.read(0)
     assert kept.values["value"].tolist() == [*range(12, 20), 99.0]
 
 
 def test_values_in_parts():
     """Each part continues where the one before has ended, over values that have no iteration."""
-    store = LoggedStore()
+    store = LoggedStore(lambda: {4: 0})
     for index in range(3):
         store.add(0, one_value(4, index, index))
     store.add(0, one_value(3, 0, 7.0))  # of a cell whose records were lost
     store.add(0, one_value(4, 3, 3.0))
     start, seen = 0, []
-    while (part := store.read(start, {4: 0}, 2))[0] > start:
+    while (part := store.read(start, 2))[0] > start:
         start = part[0]
         seen.append(part[1].values["value"].tolist())
     assert (start, seen) == (5, [[0.0, 1.0], [2.0], [3.0]])
@@ -119,7 +122,7 @@ def test_values_in_parts():
 
 def test_names_beyond_the_limit_are_known():
     """They are not kept, and the store knows which."""
-    store = LoggedStore()
+    store = LoggedStore(dict)
     for number in range(MOST_NAMES + 2):
         store.add(0, one_value(1, 0, 1.0, f"n{number}"))
     assert store.refused == (f"n{MOST_NAMES}", f"n{MOST_NAMES + 1}")

@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_made():
 
 
 @pytest.mark.parametrize(
-    ("secret", "shown"), [("somebody:secret@", "somebody:...@"), ("secret@", "...@")]
+    ("secret", "shown"), [("somebody:secret@", "<removed>@"), ("secret@", "<removed>@")]
 )
 def test_a_password_is_not_shown(secret, shown):
     """Of an address with one, or with a token, in our text and in MLflow's."""

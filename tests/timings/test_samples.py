@@ -57,7 +57,7 @@ def test_a_pause_is_named_with_its_line(cluster):
     quiet(cluster, SLEEP)
     before = other(cluster)
     assert "sampled" not in before.evidence
-    assert "run %explain --sample, then the cell again" in before.cure
+    assert "run %explain --sample, then the cell again" in before.change
     assert cluster.sample_lines() is False
     quiet(cluster, SLEEP)
     found = other(cluster)
@@ -67,7 +67,7 @@ def test_a_pause_is_named_with_its_line(cluster):
     )
     assert share, found.evidence
     assert int(share[1]) >= 90
-    assert "--sample" not in found.cure
+    assert "--sample" not in found.change
     quiet(cluster, SLEEP)  # the next cell is not sampled
     assert "sampled" not in other(cluster).evidence
 

@@ -54,14 +54,14 @@ def test_tcp_where_rdma_is_active(transports, evidence, cure):
     (found,) = causes(*transports)
     assert found.evidence.startswith("ranks 0-1: ")
     assert evidence in found.evidence
-    assert cure in found.cure
+    assert cure in found.change
     assert (found.bound, found.saving_us) == (True, pytest.approx(12_000))
 
 
 def test_the_setting_that_forbids_rdma_is_named():
     """It is the cause, so that nothing else needs to be checked."""
     (found,) = causes(SOCKETS, NCCL_IB_DISABLE="1")
-    assert found.cure == "remove NCCL_IB_DISABLE=1 from the environment of the ranks"
+    assert found.change == "remove NCCL_IB_DISABLE=1 from the environment of the ranks"
 
 
 @pytest.mark.parametrize(("share", "says"), [("none", "none of the"), ("some", "only some of")])
@@ -70,7 +70,7 @@ def test_connections_without_gpudirect(share, says):
     (found,) = causes(GLOO, replace(ROCE, gpudirect=share))
     assert found.name == "no GPUDirect RDMA"
     assert says in found.evidence
-    assert "nvidia-peermem" in found.cure
+    assert "nvidia-peermem" in found.change
 
 
 @pytest.mark.parametrize(

@@ -147,14 +147,21 @@ def test_bandwidth_is_a_counter(tmp_path):
 
 
 def test_arrows_lead_from_the_late_rank(tmp_path):
-    """The rank that submits last is where each iteration's arrow begins; none where nobody is."""
+    """The rank that submits last is where each collective's arrow begins; none where nobody is."""
     for late_ms, expected in ((3, {(1, 0)}), (0, set())):
         timings = recorded(4, late_ms=late_ms, vms=ONE_VM)
         events = read(timings.to_trace(tmp_path / "t.json"))["traceEvents"]
         starts = {e["id"]: e["pid"] for e in events if e["ph"] == "s"}
         ends = {e["id"]: e["pid"] for e in events if e["ph"] == "f"}
         assert {(starts[key], ends[key]) for key in starts} == expected
-        assert len(starts) == 4 * len(expected)
+        assert len(starts) == 4 * len(NAMES) * len(expected)
+
+
+def test_no_arrow_where_the_latest_rank_may_be_missing(tmp_path):
+    """Of three ranks, one has not reported: it may be the one for which the others waited."""
+    timings = recorded(4, late_ms=3, vms=ONE_VM, world=3)
+    events = read(timings.to_trace(tmp_path / "t.json"))["traceEvents"]
+    assert [e for e in events if e["ph"] in "sf"] == []
 
 
 # Clocks

@@ -3,12 +3,11 @@
 Two ranks on two VMs train over links of known rates.
 """
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from timers import eventually
+from horovod_timeline import spans, whole_timeline
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -90,13 +89,7 @@ def measured(request, machines, cluster, tmp_path_factory):
     rows = rows[rows["iteration"] > rows["iteration"].max() - ITERATIONS]
     collectives = cluster.timings.collectives()
     collectives = collectives[collectives["iteration"].isin(rows["iteration"])]
-    return counts, whole(path), rows, collectives
-
-
-def whole(path):
-    """A Timeline's text, which a thread of Horovod's still writes after it was stopped."""
-    assert eventually(lambda: path.read_text().rstrip().endswith("]"))
-    return path.read_text().rstrip()
+    return counts, whole_timeline(path), rows, collectives
 
 
 def reduced_us(text):
@@ -106,23 +99,13 @@ def reduced_us(text):
     have announced the first one, to the end of the last one, Horovod reduces, or
     negotiates what comes next.
     """
-    begun, ready, reduced = {}, {}, {}
-    for event in json.loads(text):
-        tensor = event.get("pid")
-        if event.get("ph") == "B":
-            begun.setdefault(tensor, []).append(event["name"])
-        elif event.get("ph") == "E" and begun.get(tensor):
-            name = begun[tensor].pop()
-            if name == "NEGOTIATE_ALLREDUCE":
-                ready.setdefault(tensor, []).append(event["ts"])
-            if name == "ALLREDUCE":
-                reduced.setdefault(tensor, []).append(event["ts"])
-    assert {len(times) for times in (*ready.values(), *reduced.values())} == {ITERATIONS}
+    found = spans(text)
+    ready = [[end for _, end in own] for own in found["NEGOTIATE_ALLREDUCE"].values()]
+    reduced = [[end for _, end in own] for own in found["ALLREDUCE"].values()]
+    assert {len(times) for times in (*ready, *reduced)} == {ITERATIONS}
     return [
         max(ends) - min(begins)
-        for begins, ends in zip(
-            zip(*ready.values(), strict=True), zip(*reduced.values(), strict=True), strict=True
-        )
+        for begins, ends in zip(zip(*ready, strict=True), zip(*reduced, strict=True), strict=True)
     ]
 
 
@@ -142,16 +125,8 @@ def test_collectives_run_as_long_as_in_horovods_timeline(measured):
 def test_transfers_begin_and_end_as_in_horovods_timeline(measured, cluster):
     """Of rank 0, which writes the Timeline, whose clock begins when it was started."""
     _, timeline, rows, _ = measured
-    events = [event for event in json.loads(timeline) if event.get("name") == "GLOO_ALLREDUCE"]
-    assert events
-    ends, open_ = [], {}
-    for event in json.loads(timeline):
-        if event.get("ph") == "B":
-            open_.setdefault(event["pid"], []).append(event)
-        elif event.get("ph") == "E" and open_.get(event["pid"]):
-            began = open_[event["pid"]].pop()
-            if began["name"] == "GLOO_ALLREDUCE":
-                ends.append((began["ts"], event["ts"]))
+    found = spans(timeline)["GLOO_ALLREDUCE"]
+    ends = [one for own in found.values() for one in own]
     own = [
         (one.record.start_ns / 1e3 + began / 10, one.record.start_ns / 1e3 + ended / 10)
         for one in cluster.timings.records()

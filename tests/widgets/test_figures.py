@@ -67,6 +67,16 @@ def test_the_waterfall_has_collectives_at_their_true_times():
         assert ends == pytest.approx([end + 0.1 for end in ENDS_MS])
 
 
+def test_the_waterfall_does_not_guess_how_long_a_collective_was_queued():
+    """Only the whole of it is drawn where its response was not recorded."""
+    figure = waterfall_figure(recorded(5, vms={0: "vm1", 1: "vm1"}, library=""), 2)
+    assert bars(figure, "queued") == bars(figure, "collective") == []
+    whole = bars(figure, "queued or transferred")
+    assert [begin for at, begin, _ in whole if at == 0] == pytest.approx([7, 7.5, 8])
+    ends = [end for at, _, end in whole if at == 0]
+    assert ends == pytest.approx([end + 0.1 for end in ENDS_MS])
+
+
 def test_collectives_under_way_at_once_do_not_cover_each_other():
     """They lie in rows of their own, within the band of their rank."""
     figure = waterfall_figure(recorded(5, late_ms=2, vms=VMS))

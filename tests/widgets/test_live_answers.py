@@ -13,12 +13,14 @@ from synthetic_source import SyntheticSource
 from workbench.fabric import fit
 from workbench.resources import Unknown
 from workbench.timings import Timings
+from workbench.timings.run import open_run
 from workbench.timings.totals import MOST_RECORDS, total
 from workbench.widgets.cluster_source import ClusterSource
 from workbench.widgets.live import LiveView
 from workbench.widgets.messages import MOST_ROWS, answer
-from workbench.widgets.source import COLUMNS
-from workbench.wire import IterationRecord, Layout
+from workbench.widgets.source import COLUMNS, PROFILED, TimingsReading
+from workbench.widgets.tables import summary_table, summary_text
+from workbench.wire import Flag, IterationRecord, Layout
 
 MS = 1_000_000
 TICKS_A_MS = 10_000
@@ -65,6 +67,28 @@ def cluster():
     cluster = SimpleNamespace(timings=timings, ranks=ranks, n=2, fabric=None, **IDLE)
     yield cluster
     timings.close()
+
+
+@pytest.fixture
+def trained_run(tmp_path, monkeypatch):
+    """A stored run of two ranks, of whom one is later in each iteration."""
+    monkeypatch.setenv("GRADIENT_WORKBENCH_RUNS", str(tmp_path))
+    timings = Timings()
+    ranks = [{"rank": rank, "vm": "vm1"} for rank in range(2)]
+    timings.keep("earlier", ranks)
+    timings.begin_cell(1)
+    store = timings._store
+    for rank in range(2):
+        store.add_layout(rank, layout([2_000_000]))
+        for index in range(12):
+            record = iteration(index, [12])
+            flags = Flag.NONE if index else Flag.FIRST_OF_CELL
+            longer_ns = record.duration_ns + (index + 3 * rank) * MS
+            store.add(rank, replace(record, duration_ns=longer_ns, flags=flags))
+    timings.end_cell(1, {0: 12, 1: 12})
+    path = timings.path
+    timings.close()
+    return open_run(path)
 
 
 def train(cluster, iterations, late=0, start=0):
@@ -126,7 +150,7 @@ def test_only_the_selection_that_is_requested(cluster):
 def test_many_records_are_sampled_evenly(cluster):
     """An hour costs no more than `MOST_RECORDS`; both halves of it count."""
     train(cluster, MOST_RECORDS)
-    records = cluster.timings._store.collectives()
+    records = cluster.timings._store.collectives.between()
     totals = total(records)
     assert (totals.first_iteration, totals.last_iteration) == (0, MOST_RECORDS - 1)
     assert sum(one.exposed_share for one in totals.collectives) == pytest.approx(1)
@@ -177,6 +201,43 @@ def test_older_rows_come_on_request(cluster):
     data = np.frombuffer(message.buffers[0], "<f4").reshape(len(COLUMNS), message.content["rows"])
     assert (data[0].min(), data[0].max()) == (0, 19)
     assert message.content["rows"] == 40 <= MOST_ROWS
+
+
+def test_means_leave_out_iterations_that_were_profiled_on_any_rank(cluster):
+    """The rows mark them, and the tables say why they are missing."""
+    train(cluster, 10)
+    for index in range(10, 14):
+        for rank in range(2):
+            flags = Flag.PROFILED if rank == 1 else Flag.NONE
+            cluster.timings._store.add(rank, iteration(index, [18, 19], flags=flags))
+    reading = TimingsReading.take(ClusterSource(cluster), 100)
+    marks = reading.window.data[COLUMNS.index("left_out")].reshape(14, 2)
+    assert np.unique(marks[:10]).tolist() == [0]
+    assert np.unique(marks[10:]).tolist() == [PROFILED]
+    text = summary_text(reading)
+    assert "Mean of iterations 0 to 9;" in text
+    assert "4 iterations that were profiled are left out" in text
+    assert "4 iterations that were profiled are left out" in summary_table(reading)
+
+
+def test_the_iteration_times_of_an_earlier_run_come_on_request(cluster, trained_run):
+    """Each is a mean over ranks; the mean of all leaves out what others leave out."""
+    source = ClusterSource(cluster)
+    assert trained_run.name in answer(source, {"type": "runs"}).content["runs"]
+    asked = {"type": "earlier", "name": trained_run.name}
+    found = answer(source, asked).content
+    assert found["asked"] == asked
+    rows = trained_run.rows()
+    times = [
+        rows["iteration_ns"][rows["iteration"] == at].mean() / 1e3
+        for at in range(trained_run.iterations)
+    ]
+    assert found["earlier"]["times_us"] == pytest.approx(times, abs=0.1)
+    assert found["earlier"]["each"] == 1
+    assert found["earlier"]["mean_us"] == pytest.approx(trained_run.summary().iteration_us)
+    missing = answer(source, {"type": "earlier", "name": "gone"}).content["earlier"]
+    assert "there is no such run" in missing["unknown"]
+    assert answer(source, {"type": "earlier"}) is None
 
 
 def test_an_explanation_is_given_on_request(cluster):

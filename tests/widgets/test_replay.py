@@ -4,23 +4,30 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from recorded_training import Training
 from sessions import simulated
 from timers import eventually
 
 import workbench as wb
 from workbench.cluster import registry
 from workbench.errors import ClusterError, RunError, UsageError
+from workbench.resources import Unknown
 from workbench.timings.folder import RunFolder
+from workbench.timings.samples import PER_INTERVAL, PERIOD_S
 from workbench.timings.session_file import pack
 from workbench.widgets.live import LiveView
 from workbench.widgets.panel import describe
 from workbench.widgets.replay import Replay, ReplaySource
+from workbench.widgets.replay_view import ReplayView
 from workbench.widgets.vm_watch import VmWatch
+from workbench.wire.logged_values import LoggedValues
 
 SESSIONS = Path(__file__).parents[2] / "docs" / "sessions"
 HOST = SESSIONS / "hgx-8gpu.gwsession"
@@ -221,3 +228,73 @@ def test_the_command_writes_a_notebook(tmp_path):
     subprocess.run([*command, "--notebook", str(file)], check=True)
     (cell,) = [one for one in json.loads(file.read_text())["cells"] if one["cell_type"] == "code"]
     assert "".join(cell["source"]) == f"%load_ext workbench\n%timings replay {HOST} --speed 5"
+    file.write_text("notes")
+    for path, why in ((file, "it exists. Name a new file."), (tmp_path / "a" / "b", "Name a file")):
+        wrong = [*command, "--notebook", str(path)]
+        again = subprocess.run(wrong, check=False, capture_output=True, text=True)
+        assert again.returncode
+        assert why in again.stderr
+        assert "Traceback" not in again.stderr
+    assert file.read_text() == "notes"
+
+
+def test_logged_values_arrive_with_their_iterations(replay, monkeypatch, tmp_path):
+    """At each position, the view has what was logged until then; none twice, also after a seek."""
+    monkeypatch.setenv("GRADIENT_WORKBENCH_RUNS", str(tmp_path / "runs"))
+    training = Training()
+    for number in range(3):
+        value = LoggedValues(training.cell + 1, (0,), ("loss",), (float(number),))
+        training.outboxes[0].send(value)
+        training.train(2)
+    training.close()
+    one = replay(training.timings.path)
+    wanted = wb.open_run(training.timings.path).logged()
+    times_s = one.recording.row_times_s - one.recording.begin_s
+    assert times_s[-1] > 0
+    for position_s in (*times_s, times_s[2], *times_s):
+        one.seek(position_s)
+        found = one.timings.logged()
+        arrived = {row["iteration"] for row in one.timings.rows() if row["rank"] == 0}
+        assert found.names == wanted.names
+        assert set(found.values["iteration"].tolist()) == arrived & {0, 2, 4}
+        assert len(found.values) == len(arrived & {0, 2, 4})
+
+
+def test_samples_of_a_long_run_stay_until_the_next(replay, monkeypatch, tmp_path):
+    """The interval between stored samples doubles after two hours of cells, and again."""
+    monkeypatch.setenv("GRADIENT_WORKBENCH_RUNS", str(tmp_path / "runs"))
+    training = Training()
+    training.train(1)
+    begin_s = time.time()
+    end_s = begin_s + PERIOD_S * PER_INTERVAL * 8
+    for number, time_s in enumerate(np.arange(begin_s, end_s, PERIOD_S).tolist()):
+        training.timings.samples.add(time_s, {"vm1": Unknown(str(time_s))})
+        if number % 3000 == 0:
+            training.train(1)  # also writes the samples
+    training.close()
+    one = replay(training.timings.path)
+    (vm,) = (each for each in one.agents if each.name == "vm1 (recorded)")
+    for position_s in np.linspace(10.0, one.clock.length_s - 1, 500).tolist():
+        one.seek(position_s)
+        assert "no sample was recorded" not in vm.answer(vm.post("sample"), 0.0).reason
+
+
+def test_a_seek_while_the_position_is_shown_is_not_lost(replay):
+    """The user moves the slider at the moment at which another thread updates it."""
+    one = replay()
+    view = ReplayView(one)
+    view._controls()
+    one.pause()
+    moved = []
+
+    def move(_):
+        if not moved:
+            moved.append(True)
+            user = threading.Thread(target=lambda: setattr(view._position, "value", 40.0))
+            user.start()
+            user.join()
+
+    view._position.observe(move, "value")
+    one.seek(20.0)
+    view.close()
+    assert one.clock.position_s == 40.0

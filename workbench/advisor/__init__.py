@@ -1,6 +1,7 @@
 """What slows down this training, and what each change would bring.
 
-- `explain`: ranks the causes that the next modules find, each a `cause`
+- `explain`: ranks the causes that the next modules find
+- `interval`: where the saving of a cause lies
 - `late`, `communication`, `links`, `settings`, `transport`, `pipeline`, `host`: find causes in the
   `evidence`; `waiting` and `sampled` are parts of it
 - `what_if`: predicts an iteration, from the model of a `measured_training`
@@ -8,9 +9,9 @@
 - `scaling`: measures a cell on different numbers of ranks
 """
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.explain import explain
 from workbench.advisor.verdict import verdict
 from workbench.advisor.what_if import Prediction, what_if
+from workbench.timings.verdict import Cause
 
 __all__ = ["Cause", "Prediction", "explain", "verdict", "what_if"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.evidence import Evidence
 from workbench.advisor.what_if import link_gbps
 from workbench.fabric.overlap import CYCLE_US
 from workbench.timings import Summary
+from workbench.timings.verdict import Cause
 
 SLOW_GBPS = 1.0
 """Rate of a slow link, in Gbit/s: if the bytes take little time even at this rate, latency is

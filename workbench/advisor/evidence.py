@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from workbench.advisor.cause import TOO_FEW, Cause, interval
+from workbench.advisor.interval import TOO_FEW, interval
 from workbench.advisor.measured_training import MeasuredTraining, measure
+from workbench.advisor.training import calibration_of, facts_of
 from workbench.advisor.waiting import Waiting, find_waiting
 from workbench.advisor.what_if import Prediction, predict
 from workbench.doctor import diagnose, diagnose_all
 from workbench.doctor.finding import Finding
-from workbench.errors import SnapshotError, UsageError
-from workbench.fabric import stored
+from workbench.errors import UsageError
 from workbench.ranks import RankInfo
+from workbench.resources.unknown import number_or_unknown
 from workbench.timings import Summary, stragglers
 from workbench.timings.folder import RunFolder
 from workbench.timings.store import Rows, warm
 from workbench.timings.summary import summarize
+from workbench.timings.verdict import Cause
 from workbench.wire.transport import Transport, transports_from_plain
 
 if TYPE_CHECKING:
@@ -131,8 +133,7 @@ class Evidence:
     @cached_property
     def facts(self) -> Mapping[str, Any]:
         """The facts that a run has stored; empty for a cluster."""
-        facts = getattr(self.training, "facts", {})
-        return facts if isinstance(facts, Mapping) else {}
+        return facts_of(self.training)
 
     @cached_property
     def ranks(self) -> tuple[RankInfo, ...]:
@@ -207,12 +208,12 @@ class Evidence:
     @cached_property
     def fabric(self) -> FittedFabric | None:
         """The calibration of these ranks; None if there is none that is reliable."""
-        return None if self.fabric_unknown else _calibration(self.training, self.facts)
+        return None if self.fabric_unknown else calibration_of(self.training)
 
     @cached_property
     def fabric_unknown(self) -> str:
         """Why there is no calibration to compare with; empty if there is one."""
-        found, n = _calibration(self.training, self.facts), int(self.rows["world_size"].max())
+        found, n = calibration_of(self.training), int(self.rows["world_size"].max())
         if found is None:
             return _CALIBRATE
         if found.n != n:
@@ -225,7 +226,7 @@ class Evidence:
         self,
         name: str,
         evidence: str,
-        cure: str,
+        change: str,
         saving_us: float,
         *,
         bound: bool = False,
@@ -247,23 +248,24 @@ class Evidence:
         low, high = interval(
             self.each("exposed") if varies is None else varies, saving_us, error_us
         )
-        if math.isnan(low):
-            unknown = unknown or TOO_FEW
-        share = saving_us / self.summary.iteration_us
-        return Cause(name, evidence, cure, saving_us, share, bound, low, high, unknown, measure)
+        why = unknown or TOO_FEW
+        text = f"unknown: {why}" if math.isnan(low) else f"{low / 1e3:.2f} to {high / 1e3:.2f} ms"
+        numbers = (saving_us, saving_us / self.summary.iteration_us, low, high)
+        saving, share, least, most = (number_or_unknown(one, why) for one in numbers)
+        return Cause(name, evidence, change, saving, share, bound, text, measure, least, most)
 
     def predicted(
-        self, name: str, evidence: str, cure: str, found: Prediction, *, measure: str = ""
+        self, name: str, evidence: str, change: str, found: Prediction, *, measure: str = ""
     ) -> Cause:
         """Return a cause whose saving is predicted by the simulation of a change."""
         saved = found.measured_us - found.predicted_us
-        return self.simulated(name, evidence, cure, saved, found, measure=measure)
+        return self.simulated(name, evidence, change, saved, found, measure=measure)
 
     def simulated(
         self,
         name: str,
         evidence: str,
-        cure: str,
+        change: str,
         saving_us: float,
         same: Prediction,
         *,
@@ -283,20 +285,9 @@ class Evidence:
         return self.cause(
             name,
             evidence,
-            cure,
+            change,
             min(saving_us, self.summary.exposed_us),
             bound=not same.reliable,
             error_us=abs(same.replay_error) * same.measured_us,
             measure=measure,
         )
-
-
-def _calibration(training: Any, facts: Mapping[str, Any]) -> FittedFabric | None:
-    """Return the calibration of a cluster, or the one that its run has stored."""
-    found: FittedFabric | None = getattr(training, "fabric", None)
-    if found is None and "calibration" in facts:
-        try:
-            return stored.from_plain(facts["calibration"])
-        except (ValueError, SnapshotError):  # an edited file
-            return None
-    return found

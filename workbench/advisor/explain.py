@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from workbench.advisor import communication, host, late, links, settings
-from workbench.advisor.cause import Cause
 from workbench.advisor.evidence import Evidence
 from workbench.advisor.pipeline import pipeline_causes
 from workbench.advisor.training import timings_of
 from workbench.advisor.transport import transport_causes
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
+from workbench.resources import Unknown
 from workbench.timings.store import Rows
+from workbench.timings.verdict import Cause
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
@@ -66,8 +67,16 @@ def explain(
         raise UsageError(f"Nothing to explain: {why}")
     evidence = Evidence(training, timings, rows)
     causes = [one for find in FINDERS for one in find(evidence)]
-    worth = [one for one in causes if not one.saving_share < WORTH_SHARE]
-    return sorted(worth, key=lambda one: (not math.isnan(one.saving_us), -one.saving_us))
+    return sorted(filter(_is_worth, causes), key=_order)
+
+
+def _is_worth(one: Cause) -> bool:
+    return isinstance(one.saving_share, Unknown) or one.saving_share >= WORTH_SHARE
+
+
+def _order(one: Cause) -> float:
+    """Return what sorts a cause: unknown savings are first, then the largest ones."""
+    return -math.inf if isinstance(one.saving_us, Unknown) else -one.saving_us
 
 
 def _check_recorded(timings: Any) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.evidence import Evidence
 from workbench.advisor.late import COMPUTE_RULES
 from workbench.advisor.sampled import sampled_lines
 from workbench.timings.store import Rows, has_flag, phases_unseen
+from workbench.timings.verdict import Cause
 from workbench.wire import Flag
 
 OTHER_SHARE = 0.1

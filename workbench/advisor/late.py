@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.communication import NETWORK_RULES
 from workbench.advisor.evidence import Evidence
 from workbench.advisor.sampled import sampled_lines
@@ -16,6 +15,7 @@ from workbench.resources.gpus.records import Gpu
 from workbench.resources.gpus.vgpu import VgpuProfile
 from workbench.timings.pauses import only_rank
 from workbench.timings.ring_delays import UNKNOWN
+from workbench.timings.verdict import Cause
 
 MOSTLY = 0.75
 """A rank that causes at least this share of such waiting is named."""

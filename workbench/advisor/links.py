@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.communication import NETWORK_RULES, exposed_of
 from workbench.advisor.evidence import Evidence
 from workbench.advisor.what_if import link_gbps
@@ -12,6 +11,7 @@ from workbench.fabric import Hop
 from workbench.fabric.hops import weakest_hop
 from workbench.fabric.nominal import find_nic
 from workbench.resources import Unknown
+from workbench.timings.verdict import Cause
 
 BELOW = 0.75
 """A calibrated rate below this share of the nominal one is a cause."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from workbench.advisor.training import timings_of
+from workbench.advisor.training import calibration_of, timings_of
 from workbench.advisor.transfers import LEAST, Buffers, fit_transfers
 from workbench.errors import UsageError
 from workbench.fabric.models import rdma_efficiency, tcp_efficiency
@@ -18,6 +18,9 @@ from workbench.timings.buffers import is_timed
 from workbench.timings.store import CollectiveRecord, Rows, peers, warm
 from workbench.wire import Layout
 from workbench.wire.record import TICK_NS, TIMES
+
+if TYPE_CHECKING:
+    from workbench.fabric import FittedFabric
 
 LATEST = 64
 """Most iterations that are used: the newest of the cell."""
@@ -120,7 +123,7 @@ def measure(training: Any) -> MeasuredTraining:
     n = peers(layout, int(rows["world_size"].max()))[1]
     if n < 2:
         raise UsageError(_ONE_RANK)
-    fabric = getattr(training, "fabric", None)
+    fabric = calibration_of(training)
     model, link = _communication(buffers, bool(is_timed(part).all()), n, fabric)
     busy = np.sum([rows_us[name] for name in ("data", "copy", "forward", "backward")], axis=0)
     share = float(np.median(busy.mean(axis=1))) / work.compute_us if work.compute_us > 0 else 0.0
@@ -171,9 +174,10 @@ def _complete(timings: Any, rows: Rows) -> tuple[Layout, list[list[CollectiveRec
     """Return the most usual layout, and the iterations in which all ranks have used it."""
     first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
     by_iteration: dict[int, dict[int, CollectiveRecord]] = {}
-    usable = set(rows["iteration"].tolist())  # some are left out, such as profiled ones
+    # some are left out, such as profiled ones and those whose records arrive just now
+    usable = set(zip(rows["iteration"].tolist(), rows["rank"].tolist(), strict=True))
     for record in timings.records(first, last):
-        if record.iteration in usable and len(record.layout.names):
+        if (record.iteration, record.rank) in usable and len(record.layout.names):
             by_iteration.setdefault(record.iteration, {})[record.rank] = record
     ranks = set(rows["rank"].tolist())
     usual: Counter[tuple[str, ...]] = Counter()
@@ -263,7 +267,7 @@ def _payload(training: Any) -> float:
 
 
 def _communication(
-    buffers: Buffers, timed: bool, n: int, fabric: Any
+    buffers: Buffers, timed: bool, n: int, fabric: FittedFabric | None
 ) -> tuple[CommunicationModel, str]:
     """Return how long collectives take, and where that is known from."""
     fixed, slope, burst, link = _transfer(buffers, n, fabric)
@@ -293,7 +297,9 @@ def _communication(
     )
 
 
-def _transfer(buffers: Buffers, n: int, fabric: Any) -> tuple[float, float, float, str]:
+def _transfer(
+    buffers: Buffers, n: int, fabric: FittedFabric | None
+) -> tuple[float, float, float, str]:
     """Return the time of an empty transfer and that of a byte, the burst, and their source."""
     took = buffers.service > 0
     if not took.any():
@@ -308,10 +314,10 @@ def _transfer(buffers: Buffers, n: int, fabric: Any) -> tuple[float, float, floa
             slope = found.us_per_byte
             return found.fixed_us, slope, found.burst_us / slope, "this training's own transfers"
     whole = float(np.average(service / size, weights=size))
-    usable = fabric is not None and fabric.n == n and fabric.reliable
-    if usable and fabric.us_per_byte < whole:
-        fixed = float(size.mean()) * (whole - fabric.us_per_byte)
+    usable = fabric if fabric is not None and fabric.n == n and fabric.reliable else None
+    if usable is not None and usable.us_per_byte < whole:
+        fixed = float(size.mean()) * (whole - usable.us_per_byte)
         source = "the calibration and this training's transfers"
-        return fixed, float(fabric.us_per_byte), 0.0, source
+        return fixed, float(usable.us_per_byte), 0.0, source
     source = "this training's own transfers (of one size: any latency is in its bytes)"
     return 0.0, whole, 0.0, source

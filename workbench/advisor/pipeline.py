@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from itertools import groupby
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.evidence import Evidence
 from workbench.ranks import phrase
 from workbench.timings.stages import Pipeline, StageFigures, newest
+from workbench.timings.verdict import Cause
 
 UNBALANCED = 0.1
 """A stage is slower than the others from this excess over their mean on."""

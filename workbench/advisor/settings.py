@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.communication import LESS_OFTEN, exposed_of, fixed_us
 from workbench.advisor.evidence import Evidence
 from workbench.fabric.overlap import Workload, simulate
+from workbench.timings.verdict import Cause
 
 THRESHOLDS_BYTES = tuple(size << 20 for size in (0, 1, 4, 16, 64, 128))
 """Values of HOROVOD_FUSION_THRESHOLD that are tried; the last one is the default."""

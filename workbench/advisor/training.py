@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from workbench.errors import UsageError
+from workbench.errors import SnapshotError, UsageError
+from workbench.fabric import stored
+
+if TYPE_CHECKING:
+    from workbench.fabric import FittedFabric
 
 
 def timings_of(training: object) -> Any:
@@ -16,3 +21,21 @@ def timings_of(training: object) -> Any:
             "its timings, or a run, such as wb.open_run(name)."
         )
     return timings
+
+
+def facts_of(training: object) -> Mapping[str, Any]:
+    """Return the facts that a run has stored; empty for a cluster and for timings."""
+    facts = getattr(training, "facts", {})
+    return facts if isinstance(facts, Mapping) else {}
+
+
+def calibration_of(training: object) -> FittedFabric | None:
+    """Return the calibration of a cluster, or the one that its run has stored; None if none."""
+    found: FittedFabric | None = getattr(training, "fabric", None)
+    facts = facts_of(training)
+    if found is None and "calibration" in facts:
+        try:
+            return stored.from_plain(facts["calibration"])
+        except (ValueError, SnapshotError):  # an edited file
+            return None
+    return found

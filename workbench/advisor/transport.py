@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.evidence import Evidence
 from workbench.ranks import phrase
 from workbench.resources.nccl_ports import active_ports, settings_of, tcp_only
 from workbench.resources.nics.records import Nic
 from workbench.resources.snapshot import Snapshot
+from workbench.timings.verdict import Cause
 from workbench.wire.transport import Transport
 
 _GLOO_CURE = (

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.advisor.cause import Cause
 from workbench.advisor.explain import explain
 from workbench.advisor.training import timings_of
 from workbench.errors import UsageError
 from workbench.resources import Unknown
+from workbench.resources.unknown import number_or_unknown
 from workbench.timings import Summary
 from workbench.timings.store import Rows, warm
 from workbench.timings.summary import COMPILED, UNHEARD, summarize
-from workbench.timings.verdict import CHANGE, Verdict, VerdictCause
+from workbench.timings.verdict import CHANGE, Cause, Verdict
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
@@ -28,7 +28,6 @@ _NOTHING = "nothing visible here slows it down by 1 % or more"
 _ONE_RANK = "a single rank does not communicate"
 _NO_SAMPLES = "its batches have no common first dimension"
 _NO_PARTS = "the transfers of these iterations were not recorded"
-_NO_SAVING = "it cannot be predicted"
 
 
 def verdict(training: Cluster | Timings | Run) -> Verdict:
@@ -99,23 +98,22 @@ def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
     unseen = UNHEARD if summary.unheard else COMPILED if summary.compiled else _ONE_RANK
     parts = (summary.waiting_us, summary.queued_us, summary.transfer_us)
     why = unseen if math.isnan(summary.exposed_us) else _NO_PARTS
-    waiting, queued, transfer = (_known(us, why) for us in parts)
-    found = tuple(map(_cause, causes))
+    waiting, queued, transfer = (number_or_unknown(us, why) for us in parts)
     return Verdict(
-        text=f"{_figures(summary, ranks)}; {_first(found)}",
+        text=f"{_figures(summary, ranks)}; {_first(causes)}",
         cell=int(rows["cell"].max()),
         first_iteration=int(rows["iteration"].min()),
         last_iteration=int(rows["iteration"].max()),
         ranks=ranks,
         iteration_us=float(summary.iteration_us),
         median_us=float(np.median(warm(rows)["iteration_ns"])) / 1e3,
-        exposed_us=_known(summary.exposed_us, unseen),
-        exposed_share=_known(summary.exposed_share, unseen),
+        exposed_us=number_or_unknown(summary.exposed_us, unseen),
+        exposed_share=number_or_unknown(summary.exposed_share, unseen),
         waiting_us=waiting,
         queued_us=queued,
         transfer_us=transfer,
-        samples_per_s=_known(summary.progress.samples_per_s, _NO_SAMPLES),
-        causes=found,
+        samples_per_s=number_or_unknown(summary.progress.samples_per_s, _NO_SAMPLES),
+        causes=tuple(causes),
     )
 
 
@@ -131,7 +129,7 @@ def _figures(summary: Summary, ranks: int) -> str:
     return f"{text}, {summary.exposed_share * 100:.0f} % of it exposed communication"
 
 
-def _first(causes: tuple[VerdictCause, ...]) -> str:
+def _first(causes: list[Cause]) -> str:
     """Return the first cause and what would help."""
     if not causes:
         return _NOTHING
@@ -140,24 +138,6 @@ def _first(causes: tuple[VerdictCause, ...]) -> str:
     if not isinstance(first.saving_us, Unknown):
         saving = f" ({'up to ' if first.bound else ''}{_duration(first.saving_us)})"
     return f"first cause: {first.name}{saving}{CHANGE}{first.change}"
-
-
-def _cause(one: Cause) -> VerdictCause:
-    why = one.unknown or _NO_SAVING
-    return VerdictCause(
-        name=one.name,
-        evidence=one.evidence,
-        change=one.cure,
-        saving_us=_known(one.saving_us, why),
-        saving_share=_known(one.saving_share, why),
-        bound=one.bound,
-        uncertainty=one.uncertainty,
-        measure=one.measure,
-    )
-
-
-def _known(value: float, why: str) -> float | Unknown:
-    return float(value) if math.isfinite(value) else Unknown(why)
 
 
 def _duration(us: float) -> str:

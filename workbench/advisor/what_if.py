@@ -22,6 +22,7 @@ _NO_RATE = (
     "the training ran on one VM, so no link between VMs was measured. Give its rate as gbps, or "
     "keep the ranks on one VM with ranks_per_vm."
 )
+_MEASURED = "The measured figures are medians of the newest iterations."
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Prediction:
     measured_us, predicted_us
         Duration of an iteration: the median, and what is predicted.
     measured_exposed_us, predicted_exposed_us
-        How long training waits for gradients.
+        How long the rank waits for gradients that waits longest.
     measured_transfer_us, predicted_transfer_us
         Sum of the transfers of all buffers.
     replay_error
@@ -152,7 +153,7 @@ class Prediction:
         error = f"Simulated, the measured iteration is {self.replay_error:+.1%} off"
         if not self.reliable:
             error = f"This is no prediction. {error}, which is more than {UNRELIABLE:.0%}"
-        return (f"{error}.", *self.assumptions)
+        return (_MEASURED, f"{error}.", *self.assumptions)
 
     @property
     def heading(self) -> str:
@@ -210,8 +211,7 @@ def what_if(training: Cluster | Timings | Run, **changes: object) -> Prediction:
 
 def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
     """Predict an iteration of a training that `measure` has returned; see `what_if`."""
-    unknown = set(changes) - set(Changes.__dataclass_fields__)
-    if unknown:
+    if unknown := set(changes) - set(Changes.__dataclass_fields__):
         raise UsageError(
             f"what_if: no change is named {', '.join(sorted(unknown))}. Give any of "
             f"{', '.join(Changes.__dataclass_fields__)}."

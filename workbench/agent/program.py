@@ -44,6 +44,7 @@ from workbench.agent.on_demand import (
 from workbench.agent.rank_processes import RankProcesses, wait_until_ended
 from workbench.agent.record_stream import RecordStream
 from workbench.rank import backends
+from workbench.redaction import secret_values
 from workbench.wire import agent_messages as messages
 from workbench.wire.foreign_engine import GIVEN_GPUS
 from workbench.wire.kernel_socket import KernelSocket
@@ -302,6 +303,7 @@ def _facts() -> messages.Facts:
         cores_of=cores_of_nodes(),
         cores=sorted(os.sched_getaffinity(0)),
         networks=networks(),
+        secrets=sorted(secret_values(os.environ)),
     )
 
 
@@ -334,9 +336,8 @@ def main() -> None:
     first_s = float(sys.argv[3]) if len(sys.argv) > 3 else None
     code = 1
     try:
-        AgentProcess(KernelSocket(float(sys.argv[1]), parent, first_s)).run()
-        code = 0
-    except SystemExit:
+        with contextlib.suppress(SystemExit):
+            AgentProcess(KernelSocket(float(sys.argv[1]), parent, first_s)).run()
         code = 0
     except BaseException:  # noqa: BLE001 - any error is written to the log
         traceback.print_exc()

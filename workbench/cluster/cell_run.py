@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from workbench.cluster.cell_inbox import CellInbox
@@ -163,7 +164,7 @@ class CellRun:
         stall, interrupted = self.monitor.stall, self._freed_by_interrupt is not None
         return failure(
             self.errors,
-            released=self.monitor.released,
+            released=self.monitor.released or not self._initialized,
             stall=f"{stall} {self.monitor.cure or self._backend.uneven_cure}" if stall else "",
             is_peer_error=lambda error: (
                 (interrupted and error.name == "KeyboardInterrupt")
@@ -277,7 +278,9 @@ class CellRun:
                 if rank in self._unfinished and isinstance(message, CellEnded):
                     self._end(rank, message, time.monotonic())
                 elif isinstance(message, InputRequest):
-                    self._take_request(rank, message)
+                    running = rank in self._unfinished  # else a thread that the cell has left
+                    take = self.prompts.take if running else partial(refuse, self._send)
+                    take(rank, message)
                 elif rank in self._unfinished and isinstance(message, Output):
                     self.output.take(rank, message.pieces(), time.monotonic())
             self.output.write(time.monotonic(), time.monotonic() + _STEP_S)
@@ -285,12 +288,6 @@ class CellRun:
                 inbox.confirm()
             if inbox.has_events or not self.output.written:
                 inbox.wake()
-
-    def _take_request(self, rank: int, request: InputRequest) -> None:
-        if rank in self._unfinished:
-            self.prompts.take(rank, request)
-        else:  # of a thread that the cell has left running
-            refuse(self._send, rank, request)
 
     def _take_answer(self, rank: int, state: RankState) -> None:
         if not state.for_stall_report:

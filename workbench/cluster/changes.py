@@ -46,10 +46,7 @@ def restart(state: ClusterState, ranks: Ranks) -> None:
 
 
 def change_ranks(
-    state: ClusterState,
-    message: str,
-    change: Callable[[Engines], None],
-    n: int | None = None,
+    state: ClusterState, message: str, change: Callable[[Engines], None], n: int | None = None
 ) -> None:
     """Change the ranks when the cells that were queued before have ended.
 

@@ -33,6 +33,7 @@ from workbench.cluster.launchers import refused_start
 from workbench.cluster.threads import interrupts_later
 from workbench.errors import StartFailed
 from workbench.resources.process_registry import jupyter_folder
+from workbench.safefiles import make_private_folder
 from workbench.wire.agent_messages import Attach, End, encode
 from workbench.wire.connection_file import wait_until_complete
 from workbench.wire.detached import connect, exit_text, kill_group, log_tail, start
@@ -228,7 +229,7 @@ def new_folder() -> Path:
     """
     runtime = runtime_folder()
     try:
-        runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(runtime)
         return Path(tempfile.mkdtemp(prefix="workbench-", dir=runtime))
     except OSError as error:
         raise StartFailed(
@@ -253,11 +254,23 @@ def main() -> None:
     gc.disable()  # all that is imported is kept
     from ipyparallel import util
     from ipyparallel.controller import app
+    from tornado.ioloop import IOLoop
 
     gc.enable()
+    IOLoop.time = _loop_time  # type: ignore[method-assign]
     util.select_random_ports = _reserve_ports
     app.Process = _HeartMonitor
     app.main()
+
+
+def _loop_time(self: Any) -> float:  # noqa: ARG001 - in the place of a method
+    """Return the time of Tornado's timers.
+
+    Tornado uses the wall clock: after that was set back, timers would stop for as long, those of
+    the heart monitor too, without which no rank can join. The time limits of ipyparallel's
+    load-balanced tasks, which no cell uses, are given in wall-clock time and no longer apply.
+    """
+    return time.monotonic()
 
 
 _reserved: list[socket.socket] = []

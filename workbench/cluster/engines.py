@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.05
 _LEAVE_S = 3.0
 """How long a rank that will be replaced may take to answer."""
+_GIVE_UP_S = 10.0
+"""How long a rank may take to give up a ring that could not be formed, on a busy machine."""
 
 
 class Engines:
@@ -145,7 +147,7 @@ class Engines:
 
         `report` is called with one line before each further try.
         """
-        if self.backend.ring_broken and (silent := self.still_busy(_LEAVE_S)):
+        if self.backend.ring_broken and (silent := self.still_busy(_GIVE_UP_S)):
             raise StartFailed(
                 f"{phrase(silent, 'does', 'do')} not answer",
                 cure=f"replace {'it' if len(silent) == 1 else 'them'} with %cluster restart "

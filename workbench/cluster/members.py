@@ -23,6 +23,8 @@ _CONNECT_S = (1.0, 2.0, 7.0)
 """How long each try to reach the controller lasts; after each, it may have ended."""
 _CAUSE_S = 0.3
 """How long other ranks may take to report an error when one has: it may be the cause."""
+_SLOW_CAUSE_S = 1.5
+"""The same if only lost connections were reported: a rank without memory takes longer."""
 STILL_RUNS = "it still runs a cell that was stopped"
 """The reason given for a rank that has not ended a stopped cell in time."""
 
@@ -291,9 +293,18 @@ class Calls:
         if not _failures(calls):
             return
         wait(calls.values(), _CAUSE_S)
+        deadline = time.monotonic() + _SLOW_CAUSE_S
+        while all(map(self._is_lost_peer, _failures(calls).values())):
+            waiting = [call for call in calls.values() if not call.done()]
+            if not waiting or time.monotonic() > deadline:
+                break
+            wait(waiting, _POLL_S)
         failures = _failures(calls).items()
-        rank, error = min(failures, key=lambda one: bool(self._lost_peer.search(str(one[1]))))
+        rank, error = min(failures, key=lambda one: self._is_lost_peer(one[1]))
         raise CallFailed(name, error, phrase([rank])) from error
+
+    def _is_lost_peer(self, error: BaseException) -> bool:
+        return bool(self._lost_peer.search(str(error)))
 
 
 def _failures(calls: dict[int, Future[Any]]) -> dict[int, BaseException]:

@@ -58,19 +58,17 @@ class Prompts:
         Sends a message to a rank.
     output
         Shows the prompts and answers with the cell's output.
+
+    Attributes
+    ----------
     report
         Called with a line about what the cell waits for; with an empty text when it goes on.
     """
 
-    def __init__(
-        self,
-        send: Callable[[int, Message], None],
-        output: CellOutput,
-        report: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, send: Callable[[int, Message], None], output: CellOutput) -> None:
         self._send = send
         self._output = output
-        self.report = report
+        self.report: Callable[[str], None] = lambda _: None
         self._requests: deque[tuple[int, InputRequest]] = deque()
         self._refusal = ""
 

@@ -242,19 +242,18 @@ class ClusterState:
             if self.state in DOWN:
                 return False
             self.set("stopping")
-        try:
-            try:
-                self.before_stop()
-            finally:  # after an interrupt, too: the processes would go on in state "stopped"
-                if keep and self.processes.attachable:
-                    self.processes.detach()
-                else:
-                    self.processes.stop()
-            return True
-        finally:
-            self.idle.stop()
-            self.set("stopped", message)
-            atexit.unregister(self.stop_at_exit)
+
+        def end_processes() -> None:
+            detaches = keep and self.processes.attachable
+            (self.processes.detach if detaches else self.processes.stop)()
+
+        with contextlib.ExitStack() as steps:  # in reverse order, each also after an interrupt
+            steps.callback(atexit.unregister, self.stop_at_exit)
+            steps.callback(self.set, "stopped", message)
+            steps.callback(self.idle.stop)
+            steps.callback(end_processes)
+            self.before_stop()
+        return True
 
     def stop_at_exit(self) -> None:
         """Stop, or detach if the cluster is kept, at the end of this process."""

@@ -71,19 +71,26 @@ class UseMeter:
             sample = samples.get(vm, Unknown("the VM did not answer"))
             share = _share(sample, device, users)
             units = len(users) if device == CPU_RANKS else 1
-            self._count(vm, device, (now - last) * units, share, in_cell=ran)
+            self._count(vm, device, (last, now), units, share, in_cell=ran)
         if now - self._flushed_s >= _FLUSH_S:
             self.flush()
 
     def _count(
-        self, vm: str, device: str, seconds: float, share: float | Unknown, *, in_cell: bool
+        self,
+        vm: str,
+        device: str,
+        span_s: tuple[float, float],
+        units: int,
+        share: float | Unknown,
+        *,
+        in_cell: bool,
     ) -> None:
-        assert self._last_s is not None
-        now, day = self._last_s, today()
+        (begin, now), day = span_s, today()
+        seconds = (now - begin) * units
         known = not isinstance(share, Unknown)
         used = 0.0 if isinstance(share, Unknown) else share
         before = self._added.get((day, vm, device)) or UseRecord(
-            day, notebook_name(), self._cluster, vm, device, 0, 0, 0, 0, now - seconds, now, 0
+            day, notebook_name(), self._cluster, vm, device, 0, 0, 0, 0, begin, now, 0
         )
         self._added[day, vm, device] = replace(
             before,

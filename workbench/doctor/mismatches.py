@@ -195,9 +195,12 @@ def memory_mismatch(snapshots: Mapping[str, Snapshot]) -> list[Case]:
     return mismatch_cases(snapshots, memory)
 
 
-def _machine_must_match(severity: Severity, read: Read, why: str) -> Rule[Mapping[str, Snapshot]]:
+def _machine_must_match(
+    severity: Severity, read: Read, what: str, why: str
+) -> Rule[Mapping[str, Snapshot]]:
+    cure, source = _MACHINE_CURE, _MACHINE_SOURCE
     return must_match(
-        "machines_unlike", severity, read, why=why, cure=_MACHINE_CURE, source=_MACHINE_SOURCE
+        "machines_unlike", severity, read, what=what, why=why, cure=cure, source=source
     )
 
 
@@ -208,6 +211,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "gpus_unlike",
         "warning",
         _gpu_models,
+        what="the models of the GPUs, and the forms or vGPU profiles in which the VMs have them",
         why="Every step waits for the slowest rank: faster GPUs, and those with more memory, work "
         "at the pace and with the batch of the others.",
         cure="Ask for VMs of one kind: the same model in the same form, vGPUs of the same profile.",
@@ -217,6 +221,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "drivers_unlike",
         "warning",
         _driver,
+        what="the versions of the NVIDIA driver and of its CUDA",
         why="A program built for the newer CUDA does not start on the older driver, and NCCL may "
         "choose different transports, so that errors occur on one VM only.",
         cure="Install the same driver on every VM; for a vGPU one that matches the host's "
@@ -229,18 +234,23 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
             "nvlinks_unlike",
             "warning",
             read,
+            what=what,
             why="Within the VM that has less, gradients go over PCIe or through host memory; the "
             "ranks of all other VMs wait for it.",
             cure="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` on those VMs; for vGPUs "
             "ask whether all come from device groups of one size with NVLink.",
             source="NVIDIA, NCCL User Guide, Troubleshooting, GPU-to-GPU communication",
         )
-        for read in (_nvlinks_up, _nvlink_pairs)
+        for read, what in (
+            (_nvlinks_up, "how many NVLinks of each GPU are up"),
+            (_nvlink_pairs, "how many pairs of GPUs are connected by NVLink"),
+        )
     ),
     must_match(
         "ecc_unlike",
         "info",
         _ecc,
+        what="whether ECC is on",
         why="With ECC off, memory errors enter the gradients of all ranks unnoticed; on some "
         "boards ECC costs memory and bandwidth.",
         cure="The same on all: `sudo nvidia-smi -e 1`, then a reset or restart.",
@@ -252,6 +262,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "topology_files_unlike",
         "warning",
         _topology_file,
+        what="whether NCCL reads a topology file, and how many GPUs and NICs it lists",
         why="NCCL searches rings and trees over what every rank reports: if one VM shows another "
         "machine than the rest, all use the slower common denominator, or GPUDirect RDMA is used "
         "on one side only.",
@@ -263,6 +274,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _machine_must_match(
         "warning",
         _cores,
+        "the numbers of usable cores",
         "On the VM with fewer cores, data loaders and communication threads wait for a core, and "
         "every step of all VMs waits for them.",
     ),
@@ -270,18 +282,21 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _machine_must_match(
         "info",
         _numa_nodes,
+        "the numbers of NUMA nodes",
         "Cores, GPUs and NICs are grouped differently: a CPU binding that is right for one VM is "
         "wrong for another.",
     ),
     _machine_must_match(
         "info",
         _kernel,
+        "the versions of the kernel",
         "The kernel includes drivers, RDMA and networking: a different kernel may cause errors "
         "on some VMs only.",
     ),
     _machine_must_match(
         "info",
         _hypervisor,
+        "the hypervisors",
         "Hypervisors show PCIe, clocks and NUMA differently: NCCL may choose different paths.",
     ),
 )

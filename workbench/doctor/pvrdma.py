@@ -152,6 +152,7 @@ PVRDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "pvrdma_unlike",
         "warning",
         _adapters,
+        what="whether the active RDMA ports are PVRDMA adapters",
         why="PVRDMA reaches adapters of another kind (native endpoints) only from vSphere 7.0 "
         "Update 1 on, with virtual hardware version 18 and an adapter that supports RDMA "
         "namespaces. Otherwise these VMs use TCP with each other.",
@@ -163,6 +164,7 @@ PVRDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "pvrdma_unlike",
         "warning",
         _networks,
+        what="the IPv4 networks of the active PVRDMA ports",
         why="PVRDMA works between VMs on one vSphere Distributed Switch. Different subnets are "
         "usually different port groups or VLANs: RoCE v1 does not reach the other one, and RoCE "
         "v2 does only with a router.",

@@ -102,17 +102,19 @@ def link_layer_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
 
 
 def _must_match_on_common_layer(
-    severity: Severity, read: Read, *, why: str, cure: str
+    severity: Severity, read: Read, *, what: str, why: str, cure: str
 ) -> Rule[Mapping[str, Snapshot]]:
     """Return the rule that a value of RDMA ports must be the same on all VMs.
 
-    It skips ports that ranks exclude, such as those for storage on another fabric.
+    `what` names the value. Ports that ranks exclude are skipped, such as those for storage on
+    another fabric.
     """
 
     def check(snapshots: Mapping[str, Snapshot]) -> list[Case]:
         layer = common_layer(snapshots.values())
         return mismatch_cases(snapshots, lambda one: read(_without_other_layers(one, layer)))
 
+    check.__doc__ = f"Compare {what}, of the link layer that all VMs have."
     return Rule(_NAME, check, severity, why, cure, _SOURCE)
 
 
@@ -191,6 +193,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _must_match_on_common_layer(
         "warning",
         _active_ports,
+        what="the numbers of active RDMA ports",
         why="If one VM has no RDMA, or fewer ports, the others fall back to what it has: TCP, or "
         "fewer links. NCCL pairs ports by their order: with one more on one side, ranks may wait "
         "without end (NVIDIA/nccl, issues 1277 and 2428).",
@@ -200,6 +203,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _must_match_on_common_layer(
         "warning",
         _of_each_port(_rate),
+        what="the rates of the active RDMA ports",
         why="Every collective is as fast as the slowest link in its ring.",
         cure="`ibstat` or `ethtool` on those VMs; ask the administrator to check the cable, the "
         "switch port or the virtual function's rate limit (`ip link show`, max_tx_rate).",
@@ -207,6 +211,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _must_match_on_common_layer(
         "warning",
         _of_each_port(_mtu),
+        what="the MTUs of the active RDMA ports",
         why="Over TCP, frames above the smaller MTU are lost; RoCE uses the smaller one for each "
         "connection, and is slower for it.",
         cure="The same on every VM: `sudo ip link set dev INTERFACE mtu 9000`, and on the switch.",
@@ -214,6 +219,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _must_match_on_common_layer(
         "info",
         _of_each_port(_firmware),
+        what="the models and firmware versions of the active RDMA ports",
         why="Errors and rates that occur on some VMs only often come from another firmware.",
         cure="`mlxfwmanager --query` on the host of each; ask the administrator for the same "
         "version.",
@@ -223,6 +229,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "gpudirect_unlike",
         "warning",
         _gpudirect,
+        what="for how many GPUs GPUDirect RDMA is possible",
         why="Ranks whose GPU has no near port copy every gradient through host memory; all others "
         "wait for them.",
         cure="Compare the matrices of `workbench resources` on those VMs: GPU or port in another "

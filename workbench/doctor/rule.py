@@ -59,6 +59,11 @@ class Rule(Generic[T]):
     cure: str
     source: str
 
+    @property
+    def subject(self) -> str:
+        """What the rule finds or compares, as the documentation of its check says it."""
+        return " ".join((self.check.__doc__ or "").split("\n\n")[0].split())
+
     def __call__(self, evidence: T) -> Iterator[Finding]:
         """Yield a finding for each case."""
         for case in self.check(evidence):
@@ -158,10 +163,15 @@ def mismatch_cases(snapshots: Mapping[str, Snapshot], read: Read) -> list[Case]:
 
 
 def must_match(
-    name: str, severity: Severity, read: Read, *, why: str, cure: str, source: str
+    name: str, severity: Severity, read: Read, *, what: str, why: str, cure: str, source: str
 ) -> Rule[Mapping[str, Snapshot]]:
-    """Return the rule that a value must be the same on all VMs."""
-    return Rule(name, lambda vms: mismatch_cases(vms, read), severity, why, cure, source)
+    """Return the rule that a value must be the same on all VMs; `what` names the value."""
+
+    def check(snapshots: Mapping[str, Snapshot]) -> list[Case]:
+        return mismatch_cases(snapshots, read)
+
+    check.__doc__ = f"Compare {what}."
+    return Rule(name, check, severity, why, cure, source)
 
 
 def summary(values: list[str]) -> str | None:

@@ -7,7 +7,7 @@ those of a VM. NVLink's rates are in `workbench.resources.gpus.nvlinks`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.errors import UsageError
@@ -254,17 +254,13 @@ def _rates(snapshot: Snapshot) -> Iterator[tuple[str, str, str, float | Unknown]
     )
     if isinstance(snapshot.host.numa_nodes, int) and snapshot.host.numa_nodes > 1:
         yield "CPU to CPU", "CPU to CPU", f"{snapshot.host.numa_nodes} NUMA nodes", _CPU_LINKS
-    for nic in _physical(snapshot.nics):
+    physical = [nic for nic in snapshot.nics if nic.kind != "virtual"]
+    for nic in physical or snapshot.nics:
         rate = nic_gbps(nic)
         if isinstance(rate, Unknown):
             yield "network", str(_layer(nic)), _nic_name(nic), rate
         else:
             yield "network", f"{_layer(nic)} {rate:g} Gbit/s", _nic_name(nic), rate / 8
-
-
-def _physical(nics: Iterable[Nic]) -> list[Nic]:
-    """Return RDMA ports and plain devices; virtual ones only if there are no others."""
-    return [nic for nic in nics if nic.kind != "virtual"] or list(nics)
 
 
 def _layer(nic: Nic) -> str:

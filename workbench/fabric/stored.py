@@ -13,7 +13,7 @@ from typing import Any
 from workbench.errors import SnapshotError, UsageError
 from workbench.fabric.fit import FittedFabric
 from workbench.resources.codec import decode
-from workbench.safefiles import load_json, read_file, write_private
+from workbench.safefiles import load_json, make_private_folder, read_file, write_private
 
 _MOST_BYTES = 1 << 20
 _MOST_SECONDS = 1e11
@@ -23,7 +23,7 @@ _MOST_SECONDS = 1e11
 def save(folder: Path, fabric: FittedFabric) -> Path:
     """Write a calibration, in place of an earlier one of the same cluster; return its file."""
     path = _path(folder, fabric.context)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     write_private(path, json.dumps(asdict(fabric)))
     return path
 

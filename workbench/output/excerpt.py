@@ -93,10 +93,10 @@ class Excerpt:
                 self._clear(ranks)
             return
         self._clear(ranks)
-        if is_update(item) and self._update(merged):
-            return
         if item.bundle or "\n" not in item.text[:-1]:
-            self._add(_cut(merged))
+            merged = _cut(merged)
+            if not is_update(item) or not self._update(merged):
+                self._add(merged)
             return
         lines = item.text[:-1].split("\n")
         if self._full and len(lines) > HALF.lines:
@@ -207,10 +207,30 @@ def _overwritten(before: MergedItem, merged: MergedItem) -> bool:
 
 
 def _cut(merged: MergedItem) -> MergedItem:
-    text = merged.item.text
-    if len(text) <= LINE_CHARACTERS:
-        return merged
-    end = text[-1] if text[-1] in "\r\n" else ""
-    more = f" ... {len(text) - LINE_CHARACTERS:,} characters are not shown here"
-    item = merged.item._replace(text=text[:LINE_CHARACTERS] + more + end)
-    return MergedItem(merged.ranks, item)
+    """Return a line, or a value that is only text, with the beginning of what is too long."""
+    item = merged.item
+    if item.bundle:
+        return merged._replace(item=_cut_value(item))
+    return merged._replace(item=item._replace(text=_cut_line(item.text)))
+
+
+def _cut_value(item: Item) -> Item:
+    if len(item.bundle) <= LINE_CHARACTERS:
+        return item
+    content = json.loads(item.bundle)
+    if set(content.get("data", ())) != {"text/plain"}:
+        return item
+    text = "\n".join(map(_cut_line, str(content["data"]["text/plain"]).split("\n")))
+    content["data"]["text/plain"] = _cut_text(text, HALF.characters)
+    return item._replace(bundle=json.dumps(content))
+
+
+def _cut_line(line: str) -> str:
+    end = line[-1:] if line[-1:] in ("\r", "\n") else ""
+    return _cut_text(line[: len(line) - len(end)], LINE_CHARACTERS) + end
+
+
+def _cut_text(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    return f"{text[:most]} ... {len(text) - most:,} characters are not shown here"

@@ -106,13 +106,12 @@ class OutputLog:
 
     def _due_notes(self) -> list[MergedItem]:
         """Take the notes whose preceding output has been merged."""
-        due = []
-        while self._notes and self._is_past(self._notes[0][0]):
+        due: list[MergedItem] = []
+        while self._notes and all(
+            self.ranks[rank].taken >= count for rank, count in self._notes[0][0].items()
+        ):
             due.append(MergedItem((), Item("stderr", self._notes.pop(0)[1])))
         return due
-
-    def _is_past(self, counts: Mapping[int, int]) -> bool:
-        return all(self.ranks[rank].taken >= count for rank, count in counts.items())
 
 
 def _joined(ranks: tuple[int, ...], items: Sequence[Item]) -> list[MergedItem]:

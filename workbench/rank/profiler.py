@@ -108,7 +108,8 @@ class Profiler:
     def _change(self) -> Iterator[tuple[ProfileRequest | None, TorchProfiler | None]]:
         """Let the body alone start or stop PyTorch's profiler, without the lock.
 
-        An interrupt is raised after the body: halfway, it would leave that profiler running.
+        An interrupt is raised after the body: halfway, it would leave that profiler running. Any
+        other exception of the body ends the profile.
         Yields the request, and the profiler that runs; no request if another thread changes it.
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -120,6 +121,8 @@ class Profiler:
                 self._changing = True
             try:
                 yield request, self._torch
+            except Exception as error:  # noqa: BLE001 - a profile must not fail the cell
+                self._abandon(request, error)
             finally:
                 if is_free:
                     self._changing = False
@@ -238,6 +241,19 @@ class Profiler:
         except RuntimeError:
             self._writing = False
             raise
+
+    def _abandon(self, request: ProfileRequest | None, error: Exception) -> None:
+        """End the profile after an error; raise nothing."""
+        if request is None:
+            return
+        running, self._torch = self._torch, None
+        with contextlib.suppress(Exception):
+            if running is not None:
+                running.stop()
+        with contextlib.suppress(Exception):
+            self._patches.remove()
+        with contextlib.suppress(Exception):
+            self._refuse(request, f"PyTorch's profiler has failed: {error}")
 
     def _refuse(self, request: ProfileRequest, note: str) -> None:
         self._request, self._recorder.at_iteration = None, None

@@ -42,13 +42,7 @@ from workbench.rank.transfers import Transfers
 from workbench.resources.process_registry import register_rank
 from workbench.wire import Address, Message, Outbox
 from workbench.wire.cell_cost import CellCost
-from workbench.wire.rank_messages import (
-    AbortInit,
-    CellEnded,
-    RankGreeting,
-    ReleaseRanks,
-    RingCheck,
-)
+from workbench.wire.rank_messages import AbortInit, CellEnded, RankGreeting, ReleaseRanks, RingCheck
 
 
 class Session:
@@ -274,11 +268,7 @@ def hello() -> RankGreeting:
 
 
 def join(
-    control: Address,
-    timings: Address,
-    world_size: int,
-    cluster: str = "",
-    backend: str = DEFAULT,
+    control: Address, timings: Address, world_size: int, cluster: str = "", backend: str = DEFAULT
 ) -> None:
     """Connect to the kernel's addresses, as a rank of the cluster with this name."""
     global _session  # noqa: PLW0603 - one process is one rank
@@ -335,13 +325,7 @@ def idle() -> bool:
 
 
 def run_cell(number: int, source: str, record: bool = True) -> None:
-    """Run a cell in this rank; its result is sent as `CellEnded`.
-
-    Parameters
-    ----------
-    record
-        Whether its iterations and collectives are recorded.
-    """
+    """Run a cell, recorded if `record`, in this rank; its result is sent as `CellEnded`."""
     _joined().run_cell(number, source, record)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import types
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from workbench.errors import SnapshotError
 from workbench.resources.gpus.records import Gpu, NvLink, NvLinks
@@ -181,9 +180,6 @@ def _partly(cls: type[R], **known: Any) -> R:
     hints = get_type_hints(cls)
     for field in fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         if field.name not in known:
-            known[field.name] = Unknown(_NOT_IN_FILE) if _may_be_unknown(hints[field.name]) else ()
+            may_be_unknown = Unknown in get_args(hints[field.name])
+            known[field.name] = Unknown(_NOT_IN_FILE) if may_be_unknown else ()
     return cls(**known)
-
-
-def _may_be_unknown(hint: Any) -> bool:
-    return get_origin(hint) in (Union, types.UnionType) and Unknown in get_args(hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -34,3 +35,8 @@ EARLIER = Unknown("the workbench that took this snapshot did not record it")
 def if_known(value: T | Unknown, convert: Callable[[T], C]) -> C | Unknown:
     """Return the converted value, or the `Unknown` if it is one."""
     return value if isinstance(value, Unknown) else convert(value)
+
+
+def number_or_unknown(value: float, why: str) -> float | Unknown:
+    """Return a number, or an `Unknown` with the reason `why` if it is not finite."""
+    return float(value) if math.isfinite(value) else Unknown(why)

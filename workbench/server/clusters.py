@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,9 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any] | None:
         "message": _text(entry.get("message") or ""),
         "ranks": entry["ranks"],
         "vms": [_text(vm) for vm in vms],
-        "keep_s": keep_s if isinstance(keep_s, int | float) else None,
-        "kernel_id": kernel_id if isinstance(kernel_id, str) else None,
+        # NaN is not valid JSON
+        "keep_s": keep_s if isinstance(keep_s, int | float) and math.isfinite(keep_s) else None,
+        "kernel_id": _text(kernel_id) if isinstance(kernel_id, str) else None,
         "pid": None,
     }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +14,12 @@ import numpy.typing as npt
 
 from workbench.wire import IterationRecord, Layout
 from workbench.wire.record_columns import Columns, unpack
+
+COLLECTIVES_LIMIT = 1 << 15
+"""Most records of single collectives in memory (62 MB for 161 tensors)."""
+_SMALL_BLOCKS = 64
+_SMALL_RECORDS = 1024
+"""Blocks are joined when there are so many of them, or of their records: queries visit each."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -141,3 +150,58 @@ class RecordBlock:
             group,
             place,
         )
+
+
+class CollectiveStore:
+    """The newest records of single collectives in memory, in order of arrival; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: deque[RecordBlock] = deque()
+        self._small: list[RecordBlock] = []
+        """The newest blocks, which are joined before they go to `_blocks`."""
+        self._total = self._stored = 0
+
+    def between(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
+        """Return the records in memory of the iterations `first` to `last`; by default all."""
+        with self._lock:
+            blocks, skipped = [*self._blocks, *self._small], self._skipped
+        found: list[CollectiveRecord] = []
+        for block in blocks:
+            chosen = np.arange(len(block)) >= skipped
+            skipped = max(0, skipped - len(block))
+            chosen &= (first is None) | (block.iterations >= (first or 0))
+            chosen &= (last is None) | (block.iterations <= (last or 0))
+            found += block if chosen.all() else block[chosen] if chosen.any() else ()
+        return found
+
+    def read(self, start: int) -> tuple[int, RecordBlock]:
+        """Return the index of the first record in memory from `start` on, and the records."""
+        with self._lock:
+            first = max(start, self._total - self._stored + self._skipped)
+            missing, blocks = self._total - first, []
+            for block in itertools.chain(reversed(self._small), reversed(self._blocks)):
+                if missing <= 0:
+                    break
+                blocks.append(block[max(0, len(block) - missing) :])
+                missing -= len(block)
+        return first, RecordBlock.join(reversed(blocks))
+
+    def append(self, block: RecordBlock) -> None:
+        """Append records, and delete the oldest ones beyond `COLLECTIVES_LIMIT`."""
+        if not len(block):
+            return
+        with self._lock:
+            self._small.append(block)
+            self._total += len(block)
+            self._stored += len(block)
+            if len(self._small) >= _SMALL_BLOCKS or sum(map(len, self._small)) >= _SMALL_RECORDS:
+                self._blocks.append(RecordBlock.join(self._small))
+                self._small = []
+                while self._skipped >= len(self._blocks[0]):
+                    self._stored -= len(self._blocks.popleft())
+
+    @property
+    def _skipped(self) -> int:
+        """How many of the oldest records are more than may be in memory."""
+        return max(0, self._stored - COLLECTIVES_LIMIT)

@@ -48,7 +48,9 @@ class Lateness:
     late_us
         Delay of the rank's last submission after the first rank: 0 or more.
     waited_us
-        How long the rank's training was stopped because of the last rank.
+        How long the rank's training was stopped because of the last rank: how much later than
+        this one it submitted its gradients, as far as training was stopped. If all ranks had been
+        as early as this one, it would have been stopped for so much less.
     transfer_us
         How long it was stopped for transfers after that; NaN in iterations with unknown ones.
     uncertainty_us

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,9 +79,15 @@ class LoggedStore:
 
     They arrive before the records of their iterations: the iterations of a cell have numbers when
     its first record has arrived.
+
+    Parameters
+    ----------
+    first_of_cell
+        Returns the number of the first iteration of each cell.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_of_cell: Callable[[], Mapping[int, int]]) -> None:
+        self._first_of_cell = first_of_cell
         self._lock = threading.Lock()
         self._names: dict[str, int] = {}
         self._values = np.empty(1024, _STORED)
@@ -147,20 +153,17 @@ class LoggedStore:
         self._values[self._count : end] = new
         self._count = end
 
-    def read(
-        self, start: int, first_of_cell: Mapping[int, int], most: int | None = None
-    ) -> tuple[int, Logged]:
+    def read(self, start: int = 0, most: int | None = None) -> tuple[int, Logged]:
         """Return the values from index `start` on whose iteration is known, after the last index.
 
         Parameters
         ----------
         start
             Counted from the first value that was added.
-        first_of_cell
-            The number of the first iteration of each cell.
         most
             Most values to read; all by default.
         """
+        first_of_cell = self._first_of_cell()
         with self._lock:
             begin = max(start, self._forgotten)
             first = begin - self._forgotten
@@ -171,11 +174,11 @@ class LoggedStore:
         rows = rows[: later[0]] if len(later) else rows
         return begin + len(rows), Logged(names, _numbered(rows, first_of_cell))
 
-    def since(self, iteration: int, first_of_cell: Mapping[int, int]) -> Logged:
+    def since(self, iteration: int) -> Logged:
         """Return the values of `iteration` and later ones; reads little more than these."""
         size = _TAIL
         while True:
-            _, logged = self.read(self._forgotten + self._count - size, first_of_cell)
+            _, logged = self.read(self._forgotten + self._count - size)
             values = logged.values
             if size >= self._count or values["iteration"].min(initial=iteration) < iteration:
                 return Logged(logged.names, values[values["iteration"] >= iteration])

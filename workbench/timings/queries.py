@@ -41,11 +41,11 @@ class TimingsQueries(TimingsSource):
         communication_us, exposed_us, optimizer_us, wait_us, queued_us, transfer_us, bytes,
         tensors, algbw_gbps, busbw_gbps, overlap, other_us, copy_us, samples, samples_per_s,
         communication_cpu_us (of the backend's threads). The sum of the phases data, copy, forward,
-        backward, exposed, optimizer and other is the iteration. The sum of wait_us (for the last
-        rank), queued_us (negotiation, earlier buffers, copies) and transfer_us is exposed_us. With
-        a GPU, the duration and the phases are those of its stream, otherwise of the host's clock.
-        Communication includes all collectives, also those called by the cell itself, with their
-        queueing.
+        backward, exposed, optimizer and other is the iteration. The sum of wait_us (how much
+        later than this rank the last one submitted its gradients), queued_us (negotiation, earlier
+        buffers, copies) and transfer_us is exposed_us. With a GPU, the duration and the phases are
+        those of its stream, otherwise of the host's clock. Communication includes all collectives,
+        also those called by the cell itself, with their queueing.
         Unknown figures are NaN. What the cell logs (`workbench.log`) follows in a column for each
         name.
         """
@@ -57,7 +57,7 @@ class TimingsQueries(TimingsSource):
         Parameters
         ----------
         first, last
-            Iterations, both included; by default the newest `store.COLLECTIVES_LIMIT` records.
+            Iterations, both included; by default the newest `COLLECTIVES_LIMIT` records.
 
         Raises
         ------

@@ -22,10 +22,11 @@ from workbench.timings.arrow_files import (
     RECORD_KEYS,
     ROW_KEYS,
 )
+from workbench.timings.collective_records import COLLECTIVES_LIMIT
 from workbench.timings.folder import FORMAT, RunFolder
 from workbench.timings.logged import NOTHING, VALUE, Logged
 from workbench.timings.samples import RecordedSample
-from workbench.timings.store import COLLECTIVES_LIMIT, ROW, CollectiveRecord, Rows
+from workbench.timings.store import ROW, CollectiveRecord, Rows
 from workbench.wire import IterationRecord, Layout
 
 _Layouts = dict[int, tuple[int, Layout]]
@@ -68,7 +69,7 @@ class RunReader:
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Return the facts with valid values, in printable text; report the others."""
         plain = _printable(facts)
-        bad = [name for name in plain if not _FACTS.get(name, _anything)(plain[name])]
+        bad = [name for name in plain if name in _FACTS and not _FACTS[name](plain[name])]
         if bad:
             self._report(f"run.json was damaged or edited: {', '.join(bad)} cannot be read")
         return {name: value for name, value in plain.items() if name not in bad}
@@ -207,8 +208,8 @@ class RunReader:
             )
         else:
             self._report(
-                "its kernel ended without closing the files (killed, power failure or full disk): "
-                "the last second before that is probably missing"
+                "its kernel ended without closing the files (killed, power failure or full disk), "
+                "or it was saved while it ran: the last second before that is probably missing"
             )
 
     def _common_columns(
@@ -278,10 +279,6 @@ def _printable(value: Any) -> Any:
     if isinstance(value, dict):
         return {printable(key): _printable(one) for key, one in value.items()}
     return [_printable(one) for one in value] if isinstance(value, list) else value
-
-
-def _anything(_: Any) -> bool:
-    return True
 
 
 def _is_time(value: Any) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from bisect import bisect_left
 
 import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import UsageError
+from workbench.timings.logged import Logged
 from workbench.timings.run import Run
+from workbench.timings.samples import interval_s
 from workbench.timings.store import CollectiveRecord, Rows
 from workbench.timings.timings import Timings
 
@@ -26,7 +30,7 @@ def checked_speed(speed: float) -> float:
 
 
 class ReplayClock:
-    """The position in a recording: seconds since its start, which advance at a speed.
+    """The position in a recording: seconds since its start, which advance at a speed; thread-safe.
 
     Parameters
     ----------
@@ -36,6 +40,7 @@ class ReplayClock:
 
     def __init__(self, length_s: float) -> None:
         self.length_s = length_s
+        self._lock = threading.RLock()
         self._position_s = 0.0
         self._speed = 1.0
         self._since: float | None = None
@@ -43,8 +48,9 @@ class ReplayClock:
     @property
     def position_s(self) -> float:
         """The current position, 0 to `length_s`."""
-        passed = 0.0 if self._since is None else time.monotonic() - self._since
-        return min(self.length_s, self._position_s + passed * self._speed)
+        with self._lock:
+            passed = 0.0 if self._since is None else time.monotonic() - self._since
+            return min(self.length_s, self._position_s + passed * self._speed)
 
     @property
     def speed(self) -> float:
@@ -53,8 +59,9 @@ class ReplayClock:
 
     @speed.setter
     def speed(self, speed: float) -> None:
-        self.seek(self.position_s)
-        self._speed = speed
+        with self._lock:
+            self.seek(self.position_s)
+            self._speed = speed
 
     @property
     def playing(self) -> bool:
@@ -63,22 +70,25 @@ class ReplayClock:
 
     def play(self) -> None:
         """Advance, from the start if the end was reached."""
-        self._position_s = 0.0 if self.position_s >= self.length_s else self.position_s
-        self._since = time.monotonic()
+        with self._lock:
+            self._position_s = 0.0 if self.position_s >= self.length_s else self.position_s
+            self._since = time.monotonic()
 
     def pause(self) -> None:
         """Keep the position."""
-        self._position_s, self._since = self.position_s, None
+        with self._lock:
+            self._position_s, self._since = self.position_s, None
 
     def seek(self, position_s: float) -> None:
         """Go to a position, and go on as before."""
-        self._position_s = min(max(0.0, position_s), self.length_s)
-        if self._since is not None:
-            self._since = time.monotonic()
+        with self._lock:
+            self._position_s = min(max(0.0, position_s), self.length_s)
+            if self._since is not None:
+                self._since = time.monotonic()
 
 
 class Recording:
-    """A run's rows, records and samples, each with its time of day.
+    """A run's rows, records, logged values and samples, each with its time of day.
 
     Attributes
     ----------
@@ -104,9 +114,20 @@ class Recording:
         )
         self.records = [one for _, _, one in timed]
         self.record_times_s = np.array([at for at, _, _ in timed])
+        logged = run.logged()
+        keys = zip(logged.values["iteration"].tolist(), logged.values["rank"].tolist(), strict=True)
+        times_s = np.array([arrived.get(key, np.inf) for key in keys], np.float64)
+        order = np.argsort(times_s, kind="stable")
+        self.logged = Logged(logged.names, logged.values[order])
+        self.logged_times_s = times_s[order]
+        self._sample_times_s = sorted({one.time_s for one in self.samples})
         found = [*self.row_times_s[[0, -1]].tolist()] if len(rows) else []
         found += [one.time_s for one in self.samples]
         self.begin_s, self.end_s = min(found, default=0.0), max(found, default=0.0)
+
+    def sample_interval_s(self, time_s: float) -> float:
+        """Return the interval between the samples that were stored about a time of day."""
+        return interval_s(bisect_left(self._sample_times_s, time_s))
 
     def _times_s(self, rows: Rows) -> Floats:
         """Return the time of day at which each row's iteration ended."""
@@ -148,7 +169,7 @@ class ReplayTimings(Timings):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self._recording = recording
-        self._rows = self._records = 0
+        self._rows = self._records = self._logged = 0
         self.vms = recording.run.vm_names()
 
     def advance(self, time_s: float, *, playing: bool) -> None:
@@ -157,6 +178,11 @@ class ReplayTimings(Timings):
         rows = int(np.searchsorted(one.row_times_s, time_s, side="right"))
         records = int(np.searchsorted(one.record_times_s, time_s, side="right"))
         news: list[CollectiveRecord] = one.records[self._records : records]
+        logged = int(np.searchsorted(one.logged_times_s, time_s, side="right"))
+        if logged > self._logged:  # before the rows, which the view reads together with them
+            names, values = one.logged
+            self._store.logged.restore(Logged(names, values[self._logged : logged]))
+            self._logged = logged
         if rows > self._rows:
             self._store.extend(one.rows[self._rows : rows], news)
             self._rows, self._records = rows, records

@@ -49,6 +49,11 @@ class RecordedSample:
     sample: Sample | Unknown
 
 
+def interval_s(stored: int) -> float:
+    """Return the interval after which a VM's next sample is stored, when `stored` ones are."""
+    return float(PERIOD_S * 2 ** (stored // PER_INTERVAL))
+
+
 class SampleLog:
     """Samples that wait to be written, at a growing interval, so that a run's file is bounded.
 
@@ -71,7 +76,7 @@ class SampleLog:
     @property
     def interval_s(self) -> float:
         """The current interval between stored samples, in seconds."""
-        return float(PERIOD_S * 2 ** (self._rounds // PER_INTERVAL))
+        return interval_s(self._rounds)
 
     def add(self, time_s: float, samples: Mapping[str, Sample | Unknown]) -> None:
         """Add the samples of the VMs by name, taken at `time_s`, unless it is too early."""

@@ -87,6 +87,8 @@ class LiveSource(TimingsSource):
         The ranks' clocks compared with the kernel's.
     lag_s
         How long after its end the newest iteration was stored; NaN if the clocks are unknown.
+    logged_store
+        What cells have logged with their iterations.
     """
 
     def __init__(self, *, one_clock: bool = False) -> None:
@@ -97,6 +99,7 @@ class LiveSource(TimingsSource):
         self.lag_s = float("nan")
         self._measured: tuple[int, int, int] | None = None
         self._store = Store()
+        self.logged_store = self._store.logged
         self._running: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
 
@@ -124,7 +127,7 @@ class LiveSource(TimingsSource):
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records in memory of the iterations `first` to `last`."""
-        return self._store.collectives(*checked_span(first, last))
+        return self._store.collectives.between(*checked_span(first, last))
 
     def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""
@@ -132,16 +135,7 @@ class LiveSource(TimingsSource):
 
     def logged(self) -> Logged:
         """Return what cells have logged with their iterations, as far as it is in memory."""
-        return self._store.read_logged()[1]
-
-    @property
-    def logged_names(self) -> tuple[str, ...]:
-        """The names of what was logged, in the order in which they were first logged."""
-        return self._store.logged_names
-
-    def logged_since(self, iteration: int) -> Logged:
-        """Return what was logged with `iteration` and later ones."""
-        return self._store.logged_since(iteration)
+        return self.logged_store.read()[1]
 
     def known_clocks(self) -> CellClocks:
         """Return the ranks' clocks as measured by pings."""

@@ -84,7 +84,7 @@ class RunStorage:
         folder
             The folder of all runs; see `runs.runs_folder`.
         """
-        self.add(facts)
+        self.add(**facts)
         if self._thread is not None:
             return
         try:
@@ -95,7 +95,7 @@ class RunStorage:
         self._thread = threading.Thread(target=self._run, name="workbench-run", daemon=True)
         self._thread.start()
 
-    def add(self, facts: dict[str, Any]) -> None:
+    def add(self, **facts: Any) -> None:
         """Add facts about the run, or change them."""
         self._facts |= facts
 
@@ -113,8 +113,8 @@ class RunStorage:
         run = Run(RunFolder(path))
         logged = run.logged()
         self._store.restore(run.rows(), run.records(), run.layouts(), logged)
-        stored = self._store.total, len(self._store.collectives())
-        self._written = *stored, self._store.logged_total
+        stored = self._store.total, len(self._store.collectives.between())
+        self._written = *stored, self._store.logged.total
         return run.stored_verdict
 
     def flush(self, timeout_s: float = _FLUSH_S) -> bool:
@@ -139,7 +139,7 @@ class RunStorage:
 
     def warn(self) -> None:
         """Warn, in the cell's output, of errors since the last call."""
-        if (refused := self._store.refused_names) and not self._refused:
+        if (refused := self._store.logged.refused) and not self._refused:
             self._refused = True
             self.errors.append(
                 f"log({refused[0]}=...): its values are not kept, as the ranks have logged "

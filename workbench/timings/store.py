@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,11 +12,10 @@ import numpy.typing as npt
 from workbench.errors import WireError
 from workbench.timings.batch import Batch, block_of, one_set
 from workbench.timings.collective_records import CollectiveRecord as CollectiveRecord
-from workbench.timings.collective_records import RecordBlock
+from workbench.timings.collective_records import CollectiveStore
 from workbench.timings.counts import Counts
 from workbench.timings.logged import NOTHING, Logged, LoggedStore
 from workbench.wire import Flag, IterationRecord, Layout
-from workbench.wire.logged_values import LoggedValues
 
 PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 """The phases in stacking order; their sum is the iteration."""
@@ -68,11 +65,6 @@ Rows = npt.NDArray[Any]
 ROW_LIMIT = 1 << 20
 """Rows kept, of `ROW.itemsize` bytes; the older half is deleted when this limit is reached."""
 
-COLLECTIVES_LIMIT = 1 << 15
-"""Most records of single collectives in memory (62 MB for 161 tensors)."""
-_SMALL_BLOCKS = 64
-_SMALL_RECORDS = 1024
-"""Blocks are joined when there are so many of them, or of their records: queries visit each."""
 _SAME_LAYOUTS = 1024
 
 Sent = tuple[Sequence[int], Layout | Sequence[bytes]]
@@ -84,6 +76,13 @@ class Store:
 
     Iterations are numbered across the cells of a cluster: the first iteration of a cell follows
     the last of the earlier cells.
+
+    Attributes
+    ----------
+    collectives
+        The records of single collectives.
+    logged
+        What cells have logged with their iterations.
     """
 
     def __init__(self, row_limit: int = ROW_LIMIT) -> None:
@@ -96,11 +95,8 @@ class Store:
         self._layouts: dict[tuple[int, int], Layout] = {}
         self._same: dict[Layout, Layout] = {}
         """Layouts by value: those of all ranks are usually equal, and kept once."""
-        self._blocks: deque[RecordBlock] = deque()
-        self._small: list[RecordBlock] = []
-        """The newest blocks, which are joined before they go to `_blocks`."""
-        self._collectives_total = self._collectives_held = 0
-        self._logged = LoggedStore()
+        self.collectives = CollectiveStore()
+        self.logged = LoggedStore(self._first_iterations)
         self.counts = Counts()
         self.forgotten = 0
         self.version = 0
@@ -140,40 +136,10 @@ class Store:
                 batch.fill(rows, layouts)
                 rows["iteration"] = iterations
                 self._append(rows[batch.in_iterations])
-                self._append_block(batch.to_block(iterations, layouts))
+                self.collectives.append(batch.to_block(iterations, layouts))
                 self.counts.add(batch)
                 self.version += len(batch)
         return batch.errors
-
-    def log(self, rank: int, logged: LoggedValues) -> None:
-        """Append what a rank has logged with its iterations."""
-        self._logged.add(rank, logged)
-
-    def read_logged(self, start: int = 0, most: int | None = None) -> tuple[int, Logged]:
-        """Return the logged values from index `start` on, after the next index; see `LoggedStore`.
-
-        `most` limits their number.
-        """
-        return self._logged.read(start, self._first_iterations(), most)
-
-    @property
-    def logged_total(self) -> int:
-        """Number of logged values that were added."""
-        return self._logged.total
-
-    @property
-    def refused_names(self) -> tuple[str, ...]:
-        """Names whose values are not kept; see `LoggedStore.refused`."""
-        return self._logged.refused
-
-    @property
-    def logged_names(self) -> tuple[str, ...]:
-        """The names of what was logged, the first ones first."""
-        return self._logged.names
-
-    def logged_since(self, iteration: int) -> Logged:
-        """Return the logged values of `iteration` and later ones."""
-        return self._logged.since(iteration, self._first_iterations())
 
     def _first_iterations(self) -> dict[int, int]:
         with self._lock:
@@ -238,38 +204,6 @@ class Store:
         """Number of rows received so far."""
         return self.forgotten + self._count
 
-    def collectives(
-        self, first: int | None = None, last: int | None = None
-    ) -> list[CollectiveRecord]:
-        """Return the records of single collectives in memory, of iterations `first` to `last`."""
-        with self._lock:
-            blocks, skipped = [*self._blocks, *self._small], self._skipped
-        found: list[CollectiveRecord] = []
-        for block in blocks:
-            chosen = np.arange(len(block)) >= skipped
-            skipped = max(0, skipped - len(block))
-            chosen &= (first is None) | (block.iterations >= (first or 0))
-            chosen &= (last is None) | (block.iterations <= (last or 0))
-            found += block if chosen.all() else block[chosen] if chosen.any() else ()
-        return found
-
-    def read_collectives(self, start: int) -> tuple[int, RecordBlock]:
-        """Return the index of the first such record from `start` on, and the records."""
-        with self._lock:
-            first = max(start, self._collectives_total - self._collectives_held + self._skipped)
-            missing, blocks = self._collectives_total - first, []
-            for block in itertools.chain(reversed(self._small), reversed(self._blocks)):
-                if missing <= 0:
-                    break
-                blocks.append(block[max(0, len(block) - missing) :])
-                missing -= len(block)
-        return first, RecordBlock.join(reversed(blocks))
-
-    @property
-    def _skipped(self) -> int:
-        """How many of the oldest records are more than may be in memory."""
-        return max(0, self._collectives_held - COLLECTIVES_LIMIT)
-
     def layouts(self) -> dict[tuple[int, int], Layout]:
         """Return the layouts that the ranks use, by rank and number."""
         with self._lock:
@@ -283,13 +217,13 @@ class Store:
         logged: Logged = NOTHING,
     ) -> None:
         """Replace the contents by those of an earlier kernel's store."""
-        self._logged.restore(logged)
+        self.logged.restore(logged)
         with self._lock:
             self.forgotten = max(0, len(rows) - self._limit // 2)
             self._rows = rows[self.forgotten :]
             self._count = len(self._rows)
             self._layouts = dict(layouts)
-            self._append_block(block_of(records))
+            self.collectives.append(block_of(records))
             self._next_iteration = int(rows["iteration"].max()) + 1 if len(rows) else 0
             cells, place = np.unique(rows["cell"], return_inverse=True)
             first = np.full(len(cells), self._next_iteration)
@@ -301,7 +235,7 @@ class Store:
         """Append the next rows and records of a recorded run, whose iterations have numbers."""
         with self._lock:
             self._append(rows)
-            self._append_block(block_of(records))
+            self.collectives.append(block_of(records))
             for cell in dict.fromkeys(rows["cell"].tolist()):
                 own = rows["iteration"][rows["cell"] == cell]
                 self._first_of_cell.setdefault(cell, int(own.min()))
@@ -321,18 +255,6 @@ class Store:
                 self._rows = grown
             self._rows[self._count : end] = new
             self._count = end
-
-    def _append_block(self, block: RecordBlock) -> None:
-        if not len(block):
-            return
-        self._small.append(block)
-        self._collectives_total += len(block)
-        self._collectives_held += len(block)
-        if len(self._small) >= _SMALL_BLOCKS or sum(map(len, self._small)) >= _SMALL_RECORDS:
-            self._blocks.append(RecordBlock.join(self._small))
-            self._small = []
-            while self._skipped >= len(self._blocks[0]):
-                self._collectives_held -= len(self._blocks.popleft())
 
 
 def peers(layout: Layout, world_size: int) -> tuple[int, int]:

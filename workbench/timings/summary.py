@@ -42,7 +42,9 @@ class Summary:
     left_out
         Number of first iterations of cells that are left out.
     profiled
-        Number of iterations that were profiled. They are left out unless there are no others.
+        Number of iterations that were profiled.
+    profiled_left_out
+        Whether they are left out; not if there are no others.
     ranks
         Number of ranks that reported.
     iterations_per_s
@@ -56,7 +58,8 @@ class Summary:
     exposed_us, exposed_share
         Time in which training waited for gradients, and its share of the iteration.
     waiting_us, queued_us, transfer_us
-        The parts of `exposed_us`: until the last rank had submitted its gradients, in queues, and
+        The parts of `exposed_us`: by how much the last rank submitted its gradients later (also if
+        training was stopped only when they were already on their way), in queues, and
         for transfers. The last two are unknown if the backend does not record transfers.
     messages_us
         How much of `exposed_us` training waited for sends and receives. Of iterations with such
@@ -81,6 +84,7 @@ class Summary:
     iterations: int
     left_out: int
     profiled: int
+    profiled_left_out: bool
     ranks: int
     iterations_per_s: float
     iteration_us: float
@@ -128,6 +132,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         iterations=_count(rows),
         left_out=first_left_out(every, rows),
         profiled=_count(every[profiled(every)]),
+        profiled_left_out=not profiled(rows).any(),
         ranks=len(np.unique(rows["rank"])),
         iterations_per_s=1e6 / iteration_us if iteration_us > 0 else float("nan"),
         iteration_us=iteration_us,
@@ -164,8 +169,10 @@ def warm_note(left_out: int) -> str:
 def left_out_notes(every: Rows) -> tuple[str, ...]:
     """Return sentences on the iterations that `warm` leaves out of these rows, and why."""
     used = warm(every)
-    first = first_left_out(every, used)
-    found = (warm_note(first), profiled_note(_count(every[profiled(every)]), _count(used) + first))
+    found = (
+        warm_note(first_left_out(every, used)),
+        profiled_note(_count(every[profiled(every)]), left_out=not profiled(used).any()),
+    )
     return tuple(filter(None, found))
 
 
@@ -174,17 +181,14 @@ def first_left_out(every: Rows, used: Rows) -> int:
     return _count(every[first_of_cell(every)]) if len(used) < len(every) else 0
 
 
-def profiled_note(count_profiled: int, others: int) -> str:
-    """Return a sentence on the iterations that were profiled; empty without any.
-
-    `others` is the number of iterations that are used, and of first ones that are not.
-    """
+def profiled_note(count_profiled: int, *, left_out: bool) -> str:
+    """Return a sentence on the iterations that were profiled; empty without any."""
     if not count_profiled:
         return ""
     count = "1 iteration" if count_profiled == 1 else f"{count_profiled:,} iterations"
     verb = "was" if count_profiled == 1 else "were"
     slower = "the profiler changes their duration"
-    if count_profiled >= others:
+    if not left_out:
         return f"The figures are of {count} that {verb} profiled: {slower}."
     return f"{count} that {verb} profiled {'is' if verb == 'was' else 'are'} left out: {slower}."
 
@@ -202,8 +206,10 @@ COMPILED = "A tf.function does not report its phases: all of its time is in othe
 
 def notes(summary: Summary) -> tuple[str, ...]:
     """Return the caveats of a summary: left-out iterations, communication that is not timed."""
-    others = summary.iterations + summary.left_out
-    found = [warm_note(summary.left_out), profiled_note(summary.profiled, others)]
+    found = [
+        warm_note(summary.left_out),
+        profiled_note(summary.profiled, left_out=summary.profiled_left_out),
+    ]
     if summary.unheard:
         some = "" if summary.unheard >= summary.iterations else " (in some iterations)"
         found.append(f"{UNHEARD}{some}.")

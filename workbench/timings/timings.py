@@ -45,6 +45,8 @@ class Timings(LiveSource, TimingsQueries):
         Whether no more records will arrive.
     line_samples
         The latest answer of each rank to `Cluster.sample_lines`, by rank.
+    note
+        Adds facts, as plain values, to those of the run that `keep` has begun.
     recording
         Whether the next cell is recorded.
     samples
@@ -71,6 +73,7 @@ class Timings(LiveSource, TimingsQueries):
         self._received: list[Sent] = []
         self._publisher: Publisher | None = None
         self._storage = RunStorage(self._store, self.read)
+        self.note = self._storage.add
         self.storage_errors = self._storage.errors
         self.samples = self._storage.samples
 
@@ -142,10 +145,6 @@ class Timings(LiveSource, TimingsQueries):
         """
         given = {"cluster": name, "world_size": len(ranks), "ranks": ranks, **facts}
         self._storage.begin(given, folder)
-
-    def note(self, **facts: Any) -> None:
-        """Add facts, as plain values, to those of the run that `keep` has begun."""
-        self._storage.add(facts)
 
     def record(self, *, on: bool) -> None:
         """Note that the next cells are recorded, or are not."""
@@ -260,10 +259,10 @@ class Timings(LiveSource, TimingsQueries):
 
     def _receive(self, rank: int, message: Message) -> None:
         if isinstance(message, LoggedValues):
-            self._store.log(rank, message.check())
+            self._store.logged.add(rank, message.check())
         elif isinstance(message, VmLoggedValues):
             for own, logged in zip(message.ranks, message.check().logged, strict=True):
-                self._store.log(own, logged)
+                self._store.logged.add(own, logged)
         else:
             self._received.append(_sent(rank, message))
 

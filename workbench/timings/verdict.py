@@ -11,6 +11,7 @@ from typing import Any
 from workbench.errors import RunError, SnapshotError
 from workbench.resources import Unknown
 from workbench.resources.codec import decode, encode
+from workbench.resources.unknown import EARLIER
 
 VERSION = 1
 """Version of the stored JSON; incremented when earlier versions would misread it."""
@@ -19,14 +20,9 @@ CHANGE = "; change: "
 """What is before the change in `Verdict.text`."""
 
 
-def saving_text(us: float, share: float, *, bound: bool) -> str:
-    """Return a saving per iteration in words, such as ``"up to 7.20 ms (31%)"``."""
-    return f"{'up to ' if bound else ''}{us / 1e3:.2f} ms ({share:.0%})"
-
-
 @dataclass(frozen=True)
-class VerdictCause:
-    """One reason why iterations take as long as they do; see `workbench.advisor.Cause`.
+class Cause:
+    """One reason why iterations take as long as they do.
 
     Attributes
     ----------
@@ -43,9 +39,13 @@ class VerdictCause:
     bound
         Whether `saving_us` is only an upper bound.
     uncertainty
-        In which interval the saving is, in words; empty if nothing is known about it.
+        The interval of the saving in words, or why it is unknown.
     measure
         What to measure to know more; empty if nothing is missing.
+    low_us, high_us
+        Where `saving_us` is with a probability of `advisor.interval.CONFIDENCE`. The interval
+        combines how the time varies from iteration to iteration with the error of the model: of
+        the calibration, or of the simulation of the measured iteration.
     """
 
     name: str
@@ -56,13 +56,33 @@ class VerdictCause:
     bound: bool
     uncertainty: str = ""
     measure: str = ""
+    low_us: float | Unknown = EARLIER
+    high_us: float | Unknown = EARLIER
 
     @property
     def saving(self) -> str:
-        """The saving as text; see `saving_text`."""
+        """The saving in words, such as ``"up to 12.00 ms (30%)"``; ``"unknown"`` if it is."""
         if isinstance(self.saving_us, Unknown) or isinstance(self.saving_share, Unknown):
             return "unknown"
-        return saving_text(self.saving_us, self.saving_share, bound=self.bound)
+        bound = "up to " if self.bound else ""
+        return f"{bound}{self.saving_us / 1e3:.2f} ms ({self.saving_share:.0%})"
+
+    @property
+    def prediction(self) -> str:
+        """The saving and its interval in words, or why the saving is unknown."""
+        if isinstance(self.saving_us, Unknown):
+            return self.uncertainty
+        return f"{self.saving} [{self.uncertainty}]"
+
+    @property
+    def text(self) -> str:
+        """The evidence, the change, and what to measure, in sentences."""
+        text = f"{self.evidence}. {self.change}."
+        return f"{text} To measure: {self.measure}." if self.measure else text
+
+    def __str__(self) -> str:
+        """Return all of it in one line."""
+        return f"{self.prediction}  {self.name}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +106,8 @@ class Verdict:
     exposed_us, exposed_share
         Mean time in which training waited for gradients, and its share of the iteration.
     waiting_us, queued_us, transfer_us
-        The parts of `exposed_us`: until the last rank was ready, in queues, and for transfers.
+        The parts of `exposed_us`: how much later the last rank submitted its gradients, in queues,
+        for transfers.
     samples_per_s
         Of all ranks together.
     causes
@@ -106,7 +127,7 @@ class Verdict:
     queued_us: float | Unknown
     transfer_us: float | Unknown
     samples_per_s: float | Unknown
-    causes: tuple[VerdictCause, ...]
+    causes: tuple[Cause, ...]
 
     def __str__(self) -> str:
         return self.text

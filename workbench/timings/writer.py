@@ -133,9 +133,10 @@ class RunWriter:
                     self._own.setdefault("closed", {})[path.name] = stream.size_bytes
             if self._samples.dropped:
                 self._leave_out(
-                    f"{self._samples.dropped} samples of VMs: the disk was full or slow"
+                    f"{self._samples.dropped} samples of VMs: more waited for the first iteration, "
+                    "or for the disk, than memory keeps"
                 )
-            if refused := self._store.refused_names:
+            if refused := self._store.logged.refused:
                 self._leave_out(
                     f"logged values of {', '.join(refused)}: only {MOST_NAMES} names are kept"
                 )
@@ -218,7 +219,7 @@ class RunWriter:
         self._recent = [one for one in self._recent if one[0] > now - _OFFSETS_CHANGE_S]
 
     def _write_records(self) -> None:
-        first, records = self._store.read_collectives(self._records)
+        first, records = self._store.collectives.read(self._records)
         if first > self._records:
             self._leave_out(
                 f"single collectives of {first - self._records} records: the disk was too slow "
@@ -247,7 +248,7 @@ class RunWriter:
 
     def _write_logged(self) -> None:
         while True:
-            end, logged = self._store.read_logged(self._logged, _BATCH_ROWS)
+            end, logged = self._store.logged.read(self._logged, _BATCH_ROWS)
             if end == self._logged:
                 break
             if len(logged.values) and not self._is_full():

@@ -32,15 +32,12 @@ class ClusterEntry:
     ----------
     connection_file
         The path of the kernel's connection file, whose name contains the kernel's id.
-    registry
-        Registry of the entries; that in the user's runtime folder by default.
     """
 
-    def __init__(self, connection_file: str, registry: ProcessRegistry | None = None) -> None:
+    def __init__(self, connection_file: str) -> None:
         match = _CONNECTION_FILE.search(Path(connection_file).name)
         self._kernel_id = match[1] if match else None
-        folder = jupyter_folder(jupyter_runtime_dir()) / CLUSTERS_FOLDER
-        self._registry = registry or ProcessRegistry(folder)
+        self._registry = ProcessRegistry(jupyter_folder(jupyter_runtime_dir()) / CLUSTERS_FOLDER)
         self._published: dict[str, Any] | None = None
 
     def update(self, cluster: Cluster | None) -> None:

@@ -17,16 +17,20 @@ from workbench.resources import Unknown
 from workbench.timings import Timings, stragglers
 from workbench.timings.derive import columns
 from workbench.timings.progress import SoFar
-from workbench.timings.store import Rows, first_of_cell, warm
+from workbench.timings.store import Rows, first_of_cell, profiled, warm
 from workbench.timings.summary import LATEST, UNHEARD, summarize
 from workbench.timings.verdict import Verdict
+from workbench.widgets import earlier_runs
+from workbench.widgets.earlier_runs import EarlierRun
 from workbench.widgets.key_figures import NO_ITERATION, key_figures
 from workbench.widgets.nominal import NominalRate
 from workbench.widgets.profiles import profile_file, profile_text
 from workbench.widgets.source import (
     COLUMNS,
+    FIRST,
     MOST_COLLECTIVES,
     MOST_STRAGGLERS,
+    PROFILED,
     Details,
     KeyFigures,
     RankPlace,
@@ -107,7 +111,7 @@ class ClusterSource:
             timings.unrecorded,
             verdict,
             profile,
-            timings.logged_names[:2],
+            timings.logged_store.names[:2],
             profile_file(self._cluster),
         )
 
@@ -133,6 +137,17 @@ class ClusterSource:
             return verdict(self._cluster)
         except WorkbenchError as error:
             return Unknown(str(error))
+        except Exception as error:  # noqa: BLE001 - the page waits for an answer
+            return Unknown(f"{type(error).__name__}: {error}")
+
+    def earlier_runs(self) -> tuple[str, ...]:
+        """Return the names of stored runs, the newest first, without the current one."""
+        return earlier_runs.earlier_runs(self._current().path)
+
+    def earlier_run(self, name: str) -> EarlierRun | Unknown:
+        """Return the iteration times of a stored run, or why they are unknown."""
+        try:
+            return earlier_runs.earlier_run(name)
         except Exception as error:  # noqa: BLE001 - the page waits for an answer
             return Unknown(f"{type(error).__name__}: {error}")
 
@@ -262,7 +277,7 @@ class ClusterSource:
         table = columns(rows)
         hidden = rows["overlapped_ns"] / 1e3
         table["overlapped_us"] = np.where(np.isnan(table["exposed_us"]), np.nan, hidden)
-        table["first"] = first_of_cell(rows)
+        table["left_out"] = np.where(first_of_cell(rows), FIRST, profiled(rows) * PROFILED)
         table |= _logged(self._current(), rows)
         starts = np.array([self._first_start[rank] for rank in ranks.tolist()], np.int64)
         begins = starts[np.searchsorted(ranks, rows["rank"])]
@@ -289,7 +304,7 @@ def _complete(rows: Rows, most: int) -> Rows:
 
 def _logged(timings: Timings, rows: Rows) -> dict[str, NDArray[np.float64]]:
     """Return the first two values that were logged with rows; infinite if they are not finite."""
-    logged = timings.logged_since(int(rows["iteration"].min(initial=1 << 62)))
+    logged = timings.logged_store.since(int(rows["iteration"].min(initial=1 << 62)))
     values = logged.values
     values["value"][~np.isfinite(values["value"])] = np.inf
     found = iter(logged.columns(rows["iteration"], rows["rank"]).values())

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.timings.derive import EXPOSED_PARTS, mean_parts
-from workbench.widgets.source import COLUMNS, RowWindow
+from workbench.timings.summary import profiled_note, warm_note
+from workbench.widgets.source import COLUMNS, FIRST, PROFILED, RowWindow
 
 Array = NDArray[np.float64]
 
@@ -40,16 +41,21 @@ class Grid:
         return mean(self.column(name), axis=1)
 
 
-def warm(window: RowWindow) -> tuple[RowWindow, int]:
-    """Return a window without the first iterations of cells, and how many were removed.
+def warm(window: RowWindow) -> tuple[RowWindow, list[str]]:
+    """Return a window without the iterations that means leave out, and notes on them.
 
-    The first iteration of a cell is a warm-up. A window without others is returned unchanged.
+    Like `workbench.timings.store.warm`: without first iterations of cells and without profiled
+    ones, unless there are no others.
     """
-    first = window.data[COLUMNS.index("first")] > 0
-    if first.all() or not first.any():
-        return window, 0
-    left_out = len(np.unique(window.data[0, first]))
-    return RowWindow(window.cursor, window.data[:, ~first]), left_out
+    marks = window.data[COLUMNS.index("left_out")]
+    kept = next((mark for mark in (0, PROFILED, FIRST) if (marks == mark).any()), 0)
+    first, profiled = (len(np.unique(window.data[0, marks == mark])) for mark in (FIRST, PROFILED))
+    notes = [
+        warm_note(0 if kept == FIRST else first),
+        profiled_note(profiled, left_out=kept != PROFILED),
+    ]
+    used = RowWindow(window.cursor, window.data[:, marks == kept])
+    return used, [note for note in notes if note]
 
 
 def rank_means(grid: Grid, names: list[str]) -> dict[str, Array]:

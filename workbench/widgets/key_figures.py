@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.ranks import phrase
 from workbench.resources import Unknown
+from workbench.resources.unknown import number_or_unknown
 from workbench.timings.summary import COMPILED, UNHEARD, notes
 from workbench.widgets.source import NOT_REPORTED, KeyFigures
 
@@ -41,14 +42,14 @@ def key_figures(
     fabric = cluster.fabric
     return KeyFigures(
         iteration=found.iteration if found.iteration >= 0 else NO_ITERATION,
-        iterations_per_s=_known(found.iterations_per_s),
-        iteration_us=_known(found.iteration_us),
-        exposed_us=_known(found.exposed_us, unknown),
-        exposed_share=_known(found.exposed_share, unknown),
-        waiting_us=_known(found.waiting_us, why),
-        queued_us=_known(found.queued_us, why),
-        transfer_us=_known(found.transfer_us, why),
-        busbw_gbps=_known(found.busbw_gbps, silent),
+        iterations_per_s=number_or_unknown(found.iterations_per_s, _NOT_YET),
+        iteration_us=number_or_unknown(found.iteration_us, _NOT_YET),
+        exposed_us=number_or_unknown(found.exposed_us, unknown),
+        exposed_share=number_or_unknown(found.exposed_share, unknown),
+        waiting_us=number_or_unknown(found.waiting_us, why),
+        queued_us=number_or_unknown(found.queued_us, why),
+        transfer_us=number_or_unknown(found.transfer_us, why),
+        busbw_gbps=number_or_unknown(found.busbw_gbps, silent),
         nominal_gbps=nominal.get(),
         calibrated_gbps=_calibrated(cluster, found),
         calibrated_error=_NOT_CALIBRATED if fabric is None else fabric.error,
@@ -85,7 +86,3 @@ def _calibrated(cluster: Cluster, found: Summary) -> float | Unknown:
     if not size or us <= 0:
         return Unknown("no gradients were reduced between ranks")
     return size * 8 / (us * 1e3) * 2 * (n - 1) / n
-
-
-def _known(value: float, why: str = _NOT_YET) -> float | Unknown:
-    return Unknown(why) if math.isnan(value) else value

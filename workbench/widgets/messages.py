@@ -173,7 +173,9 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
 
     ``{"type": "details", "first": 10, "last": 20}`` requests the cost of a range of iterations,
     ``{"type": "rows", "before": 10}`` older rows, ``{"type": "explain"}`` what slows down the
-    newest iterations, and ``{"type": "profile", "seconds": 5}`` a profile of the ranks.
+    newest iterations, ``{"type": "profile", "seconds": 5}`` a profile of the ranks,
+    ``{"type": "runs"}`` the names of stored runs, and ``{"type": "earlier", "name": "first"}``
+    the iteration times of one.
     """
     status = source.status()
     content = {"type": "answer", "run": status.run, "asked": request}
@@ -192,6 +194,10 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
         return ViewMessage({**content, "explanation": encode(source.explain())})
     if request.get("type") == "profile" and "seconds" in numbers:
         return ViewMessage({**content, "refusal": source.profile(numbers["seconds"])})
+    if request.get("type") == "runs":
+        return ViewMessage({**content, "runs": encode(source.earlier_runs())})
+    if request.get("type") == "earlier" and isinstance(request.get("name"), str):
+        return ViewMessage({**content, "earlier": encode(source.earlier_run(request["name"]))})
     if request.get("type") == "rows" and "before" in numbers:
         return _with_rows(content, source.before(numbers["before"], MOST_ROWS))
     return None

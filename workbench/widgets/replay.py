@@ -21,11 +21,12 @@ from workbench.timings.runs import FolderLike
 from workbench.timings.samples import RecordedSample
 from workbench.timings.verdict import Verdict
 from workbench.widgets.cluster_source import ClusterSource
+from workbench.widgets.earlier_runs import earlier_runs
 from workbench.widgets.source import Status
 
 _TICK_S = 0.1
-_FRESH_S = 6.0
-"""An older sample is not shown: the interval between samples is 2 s, and more in long runs."""
+_FRESH = 3
+"""After so many intervals between stored samples, a sample is not shown."""
 _SHOWN_EVERY_S = 1.0
 """Interval between changes of the message."""
 
@@ -227,12 +228,14 @@ class ReplayedVm:
         snapshot: Snapshot | None,
         samples: list[RecordedSample],
         now_s: Callable[[], float],
+        interval_s: Callable[[float], float],
     ) -> None:
         self.name = name
         plain = None if snapshot is None else snapshot.to_plain()
         self.facts = SimpleNamespace(snapshot=plain)
         self._samples = samples
         self._now_s = now_s
+        self._interval_s = interval_s
 
     def post(self, kind: str) -> Question:
         """Answer a question at once; see `answer`."""
@@ -249,7 +252,8 @@ class ReplayedVm:
 
     def _sample(self) -> Any:
         now_s = self._now_s()
-        found = [one for one in self._samples if now_s - _FRESH_S < one.time_s <= now_s]
+        oldest_s = now_s - _FRESH * self._interval_s(now_s)
+        found = [one for one in self._samples if oldest_s < one.time_s <= now_s]
         if not found:
             at = time.strftime("%H:%M:%S", time.localtime(now_s))
             return Unknown(f"no sample was recorded at {at}")
@@ -268,6 +272,10 @@ class ReplaySource(ClusterSource):
     def status(self) -> Status:
         """Return the run's state, with a message that says what is shown."""
         return replace(super().status(), message=f"{self._replay!r}.")
+
+    def earlier_runs(self) -> tuple[str, ...]:
+        """Return the names of stored runs, the newest first, without the one that is played."""
+        return earlier_runs(self._replay.recording.run.path)
 
     def explain(self) -> Verdict | Unknown:
         """Return what slowed down the whole recorded run."""
@@ -294,7 +302,13 @@ def _replayed_vms(replay: Replay, snapshots: Mapping[str, Snapshot]) -> tuple[Re
         by_vm.setdefault(f"{one.vm} ({replay.kind})", []).append(one)
     names = dict.fromkeys([*(info.vm for info in replay.ranks), *snapshots, *by_vm])
     return tuple(
-        ReplayedVm(name, snapshots.get(name), by_vm.get(name, []), lambda: replay.time_s)
+        ReplayedVm(
+            name,
+            snapshots.get(name),
+            by_vm.get(name, []),
+            lambda: replay.time_s,
+            replay.recording.sample_interval_s,
+        )
         for name in names
     )
 

@@ -29,7 +29,7 @@ class ReplayView:
         self.replay = replay
         self._view = LiveView(ReplaySource(replay))
         self._unsubscribe: Any = lambda: None
-        self._updating = False
+        self._shown_s = 0.0
 
     def __repr__(self) -> str:
         return repr(self.replay)
@@ -76,17 +76,14 @@ class ReplayView:
         return ipywidgets.VBox([ipywidgets.HBox(bar), self._label])
 
     def _seek(self, change: dict[str, Any]) -> None:
-        if not self._updating:
+        if change["new"] != self._shown_s:  # moved by the user
             self.replay.seek(change["new"])
 
     def _update(self) -> None:
         """Show the position; called from any thread."""
         clock, ended = self.replay.clock, self.replay.state == "stopped"
-        self._updating = True
-        try:
-            self._position.value = clock.position_s
-        finally:
-            self._updating = False
+        self._shown_s = position_s = clock.position_s
+        self._position.value = position_s
         playing = clock.playing and not ended
         self._play.description = "Pause" if playing else "Play"
         self._play.icon = "pause" if playing else "play"

@@ -34,10 +34,7 @@ def study_figure(*studies: ScalingStudy) -> Any:
         One or more; the rows are grouped by the number of ranks. The smallest size of a study,
         to which the others are compared, has no row unless it is the only one.
 
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Three bars for each size and study. An efficiency that is not known has no bar.
+    Each size of a study has three bars. An efficiency that is not known has none.
 
     Raises
     ------

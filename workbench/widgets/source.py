@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from workbench.resources import Unknown
 from workbench.timings.totals import CollectiveTotal
 from workbench.timings.verdict import Verdict
 from workbench.widgets.run_files import RunFile
+
+if TYPE_CHECKING:
+    from workbench.widgets.earlier_runs import EarlierRun
 
 COLUMNS = (
     "iteration",
@@ -38,15 +41,19 @@ COLUMNS = (
     "algbw_gbps",
     "busbw_gbps",
     "end_s",
-    "first",
+    "left_out",
     "samples_per_s",
     "logged_0",
     "logged_1",
 )
 """The columns of a `RowWindow`, in order. Times are in microseconds; `end_s` is in seconds
 since the start of the run's first iteration. `logged_0` and `logged_1` are the first two values
-that cells log (`Status.logged`): NaN if none was logged, infinite if it was not finite. `first`
-is 1 in the first iteration of a cell, a warm-up that means leave out."""
+that cells log (`Status.logged`): NaN if none was logged, infinite if it was not finite. `left_out`
+is `FIRST` in the first iteration of a cell, a warm-up, and `PROFILED` in one that was profiled:
+means leave out both."""
+
+FIRST, PROFILED = 1, 2
+"""Why means leave an iteration out; 0 in all others."""
 
 State = Literal["waiting", "running", "ended"]
 
@@ -308,6 +315,15 @@ class TimingSource(Protocol):
 
     def profile(self, seconds: float) -> str:
         """Profile the ranks for some seconds; return why that cannot be, or an empty text."""
+
+    def earlier_runs(self) -> tuple[str, ...]:
+        """Return the names of stored runs to compare with, the newest first."""
+
+    def earlier_run(self, name: str) -> EarlierRun | Unknown:
+        """Return the iteration times of a stored run, or why they are unknown.
+
+        Called when the user chooses the run; it may take some tenths of a second.
+        """
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when a run begins or ends, or its status changes; return an unsubscriber.

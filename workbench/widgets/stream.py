@@ -10,10 +10,13 @@ from collections.abc import Callable
 from workbench.widgets.messages import Composer, ViewMessage
 from workbench.widgets.source import TimingSource
 
-LEAST_S = 0.08
-"""Shortest interval between messages, twelve per second; ranks send eleven times a second."""
+LEAST_S = 0.05
+"""Shortest interval between messages. Ranks send eleven times a second: records that arrive after
+those of the other ranks are sent soon, and do not delay the next message."""
 SHARE = 0.2
 """With thousands of ranks messages are sent less often, so that they use less of a core."""
+RECENT = 0.1
+"""Share of the newest message in the mean cost of a message."""
 MOST_S = 1.0
 """Longest such interval."""
 GATHER_S = 0.005
@@ -85,13 +88,15 @@ class Stream:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        mean_s = 0.0
         while not self._closed.is_set():
             self._changed.clear()
             began, used = time.monotonic(), time.thread_time()
             self.flush()
             self._tick()
-            used = time.thread_time() - used
+            # A full window, once a second, does not delay the message after it.
+            mean_s += RECENT * (time.thread_time() - used - mean_s)
             ended = self._source.status().state == "ended"
             self._changed.wait(IDLE_POLL_S if ended else POLL_S)
-            rest = began + max(LEAST_S, min(used / SHARE, MOST_S)) - time.monotonic()
+            rest = began + max(LEAST_S, min(mean_s / SHARE, MOST_S)) - time.monotonic()
             self._closed.wait(max(GATHER_S, rest))

@@ -66,9 +66,9 @@ class Frame:
         """Return the x coordinate of the left edge of column `at` of `count`."""
         return self.left + self.width * at / count
 
-    def area(self, tops: NDArray[np.float64], base: float = 0.0) -> str:
-        """Return a path around stepped columns from `base` to `tops`; NaN counts as `base`."""
-        bottom = self.y(base)
+    def area(self, tops: NDArray[np.float64]) -> str:
+        """Return a path around stepped columns from 0 to `tops`; NaN counts as 0."""
+        bottom = self.y(0.0)
         path = [f"M{number(self.left)} {number(bottom)}"]
         for at, top in enumerate(tops):
             height = bottom if math.isnan(top) else self.y(top)

@@ -6,7 +6,7 @@ import math
 from html import escape
 
 from workbench.resources import Unknown
-from workbench.timings.summary import UNHEARD, warm_note
+from workbench.timings.summary import UNHEARD
 from workbench.widgets.grid import Array, Grid, mean, rank_means, warm
 from workbench.widgets.phases import EXPOSED, IN_TIME, OVERLAPPED
 from workbench.widgets.source import KeyFigures, TimingsReading
@@ -71,7 +71,7 @@ def summary_table(reading: TimingsReading) -> str:
     Times are in milliseconds. The table is empty before the first iteration.
     """
     places = reading.status.ranks
-    window, left_out = warm(reading.window)
+    window, left_out_notes = warm(reading.window)
     grid = Grid(window, [place.rank for place in places])
     if len(grid) == 0:
         return ""
@@ -93,14 +93,14 @@ def summary_table(reading: TimingsReading) -> str:
         "Exposed communication is waiting for the last rank, queueing and transfer, divided as in "
         "the iterations in which they are known."
     )
-    caption = escape(" ".join([caption, *_notes(reading, left_out)]))
+    caption = escape(" ".join([caption, *_notes(reading, left_out_notes)]))
     return _table(caption, _head(), "".join(rows))
 
 
 def summary_text(reading: TimingsReading) -> str:
     """Return a row per rank with means over the stored iterations, in ms and Gbit/s."""
     ranks = [place.rank for place in reading.status.ranks]
-    window, left_out = warm(reading.window)
+    window, left_out_notes = warm(reading.window)
     grid = Grid(window, ranks)
     if not len(grid):
         return reading.status.message
@@ -111,15 +111,15 @@ def summary_text(reading: TimingsReading) -> str:
     table = "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
     first, last = grid.iterations[0], grid.iterations[-1]
     what = f"Mean of iterations {first:,} to {last:,}; times in ms, busbw in Gbit/s."
-    return "\n".join([table, what, *_notes(reading, left_out)])
+    return "\n".join([table, what, *_notes(reading, left_out_notes)])
 
 
-def _notes(reading: TimingsReading, left_out: int) -> list[str]:
+def _notes(reading: TimingsReading, left_out_notes: list[str]) -> list[str]:
     """Return the caveats of the means: left-out iterations, missing communication."""
     others = [note for note in reading.summary.notes if note.startswith(UNHEARD)]
     if isinstance(progress := reading.summary.progress, str):
         others.insert(0, f"{progress[0].upper()}{progress[1:]}.")
-    return [*filter(None, [warm_note(left_out), reading.status.unrecorded]), *others]
+    return [*left_out_notes, *filter(None, [reading.status.unrecorded]), *others]
 
 
 def collectives_table(reading: TimingsReading) -> str:

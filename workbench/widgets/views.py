@@ -116,5 +116,5 @@ def _cells(cause: Cause) -> tuple[str, ...]:
         cause.prediction,
         cause.name,
         f"{cause.evidence}.{measure}" if measure else cause.evidence,
-        cause.cure,
+        cause.change,
     )

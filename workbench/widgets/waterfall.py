@@ -13,7 +13,7 @@ from workbench.timings.store import Rows
 from workbench.widgets.phases import IN_TIME, OVERLAPPED
 
 if TYPE_CHECKING:
-    from workbench.timings.source import ClocksLike, TimingsSource
+    from workbench.timings.source import TimingsSource
 
 _PHASE_ROW, _COLLECTIVE_ROWS = (-0.42, -0.08), (-0.02, 0.42)
 """Vertical positions between a rank's -0.5 and 0.5."""
@@ -31,21 +31,18 @@ class _Bar(NamedTuple):
     text: str
 
 
-def waterfall_figure(
-    timings: TimingsSource, iteration: int | None = None, clocks: ClocksLike | None = None
-) -> Any:
+def waterfall_figure(timings: TimingsSource, iteration: int | None = None) -> Any:
     """Draw one iteration on all ranks over time: phases above, collectives below.
 
     Phases are stacked in their usual order, because only their sums are known. Collectives
     are drawn at their measured times: pale while they are queued, until all ranks have
-    submitted them, and where only the submission and the end are known.
+    submitted them. Where only the submission and the end are known, as of DDP's buckets, a
+    collective is one bar in a shade of its own.
 
     Parameters
     ----------
     iteration
         Number of the iteration; the newest that all ranks have reported by default.
-    clocks
-        How the ranks' clocks are aligned; see `TimingsQueries.to_trace`.
 
     Returns
     -------
@@ -59,7 +56,8 @@ def waterfall_figure(
     """
     number = _newest(timings) if iteration is None else iteration
     rows = select_rows(timings, (number, number))
-    aligned = align(timings, _near(timings, number), clocks)
+    near = select_rows(timings, (number - 50, number + 50))  # one is not enough to align ranks
+    aligned = align(timings, near, None)
     (found,) = iter_iterations(timings, rows)
     begins = aligned.begins(rows)
     figure = _chart(number, rows, found, (begins - begins.min()) / 1e6)
@@ -81,9 +79,11 @@ def _chart(number: int, rows: Rows, found: Iteration, since_ms: Any) -> Any:
     figure = new_figure(f"Iteration {number}, a row per rank")
     for phase, bars in _phases(rows, since_ms).items():
         _add(figure, phase.label, phase.color, phase.edge, bars)
-    queued, running = _collectives(found, since_ms)
+    queued, running, unsplit = _collectives(found, since_ms)
     _add(figure, "queued", OVERLAPPED.color, OVERLAPPED.edge, queued, opacity=0.35)
     _add(figure, "collective", OVERLAPPED.color, OVERLAPPED.edge, running)
+    if unsplit:
+        _add(figure, "queued or transferred", OVERLAPPED.color, OVERLAPPED.edge, unsplit, 0.65)
     figure.update_layout(barmode="overlay", bargap=0)
     return figure
 
@@ -93,11 +93,6 @@ def _newest(timings: TimingsSource) -> int:
     rows = select_rows(timings, None)
     numbers, counts = np.unique(rows["iteration"], return_counts=True)
     return int(numbers[counts == counts.max()][-1])
-
-
-def _near(timings: TimingsSource, number: int) -> Rows:
-    """Return the rows around an iteration, as alignment needs more than one."""
-    return select_rows(timings, (number - 50, number + 50))
 
 
 def _phases(rows: Rows, since_ms: Any) -> dict[Any, list[_Bar]]:
@@ -119,9 +114,12 @@ def _phases(rows: Rows, since_ms: Any) -> dict[Any, list[_Bar]]:
     return bars
 
 
-def _collectives(found: Iteration, since_ms: Any) -> tuple[list[_Bar], list[_Bar]]:
-    """Return bars of the collectives while they are queued, and while they run."""
-    queued, running = [], []
+def _collectives(found: Iteration, since_ms: Any) -> tuple[list[_Bar], list[_Bar], list[_Bar]]:
+    """Return bars of the collectives while they are queued, while they run, and of unknown parts.
+
+    Of a collective whose response is not recorded, such as DDP's, only the whole is known.
+    """
+    queued, running, unsplit = [], [], []
     top, bottom = _COLLECTIVE_ROWS
     for place, rank in enumerate(found.rows["rank"].tolist()):
         every = found.collectives.get(rank, [])
@@ -130,14 +128,14 @@ def _collectives(found: Iteration, since_ms: Any) -> tuple[list[_Bar], list[_Bar
         for one, lane in zip(every, lanes, strict=True):
             y = place + top + (lane + 0.5) * thick
             text = f"rank {rank}: {_text(one)}"
-            responded_ns = one.finished_ns if one.responded_ns is None else one.responded_ns
-            begin, responded, end = (
-                since_ms[place] + ns / 1e6
-                for ns in (one.submitted_ns, responded_ns, one.finished_ns)
-            )
+            begin, end = (since_ms[place] + ns / 1e6 for ns in (one.submitted_ns, one.finished_ns))
+            if one.responded_ns is None:
+                unsplit.append(_Bar(y, 0.86 * thick, begin, end - begin, text))
+                continue
+            responded = since_ms[place] + one.responded_ns / 1e6
             queued.append(_Bar(y, 0.86 * thick, begin, responded - begin, text))
             running.append(_Bar(y, 0.86 * thick, responded, end - responded, text))
-    return queued, running
+    return queued, running, unsplit
 
 
 def _lanes(every: list[Collective]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,3 +42,14 @@ class Address:
 def of_vm(vm: int) -> int:
     """Return the number of a VM among those of ranks, which are not negative."""
     return -1 - vm
+
+
+def is_own_address(address: str) -> bool:
+    """Return whether an IPv4 or IPv6 address is one of this machine, where it can listen."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True

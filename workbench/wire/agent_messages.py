@@ -152,6 +152,8 @@ class Facts:
         Cores that the agent may use.
     networks
         Network of each address of the VM.
+    secrets
+        Secret values of its environment variables, which evidence bundles must not contain.
     """
 
     machine: str | None
@@ -160,6 +162,7 @@ class Facts:
     cores_of: dict[str, Any]
     cores: list[int]
     networks: dict[str, str]
+    secrets: list[str] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True)
@@ -286,15 +289,28 @@ class MessageReader:
     other
         Called with the text of each line that is not a message, such as what a login shell
         prints, and with an error for each message that cannot be read.
+
+    Attributes
+    ----------
+    pending_bytes
+        The length of the line that is not complete.
     """
 
     def __init__(self, other: Callable[[str], None] = lambda _: None) -> None:
         self._other = other
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """The pieces of the line that is not complete, which are joined only once."""
+        self.pending_bytes = 0
 
     def feed(self, data: bytes) -> list[Any]:
         """Return the messages that are complete now, in order."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        first, *others = data.split(b"\n")
+        self._rest.append(first)
+        self.pending_bytes += len(first)
+        if not others:
+            return []
+        lines = [b"".join(self._rest), *others[:-1]]
+        self._rest, self.pending_bytes = [others[-1]], len(others[-1])
         return [message for line in lines if (message := self._read(line)) is not None]
 
     def _read(self, line: bytes) -> Any:

@@ -16,6 +16,8 @@ _WRITE_S = 5.0
 """A kernel that does not read for so long is disconnected."""
 _NEWCOMERS = 16
 """Most connections that have not sent `Attach`; the oldest are closed."""
+_MOST_FIRST_BYTES = 1 << 16
+"""Most bytes of the first line of a connection; `Attach` has less than 200."""
 _FIRST_S = 60.0
 
 
@@ -127,14 +129,17 @@ class KernelSocket:
             data = client.recv(1 << 16)
         except OSError:
             data = b""
-        messages = self._newcomers[client].feed(data)
-        if not data or (messages and not isinstance(messages[0], Attach)):
+        reader = self._newcomers[client]
+        messages = reader.feed(data)
+        unknown = messages and not isinstance(messages[0], Attach)
+        if not data or unknown or (not messages and reader.pending_bytes > _MOST_FIRST_BYTES):
             self._close(client)
             return []
         if messages:
             self.send(Replaced())
             self._drop()
-            self._client, self._reader = client, self._newcomers.pop(client)
+            self._client, self._reader = client, reader
+            del self._newcomers[client]
             self._heard, self._limit_s = time.monotonic(), self._grace_s
         return messages
 

@@ -189,7 +189,10 @@ def _one_of(choices: tuple[object, ...], value: Any) -> Any:
 
 
 def _number(value: Any) -> float:
-    return float(value if type(value) is float else _checked(int, value))
+    try:
+        return float(value if type(value) is float else _checked(int, value))
+    except OverflowError:
+        raise TypeError(f"an integer of {value.bit_length():,} bits is no float") from None
 
 
 def _plain(value: Any) -> Any:

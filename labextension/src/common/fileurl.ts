@@ -1,11 +1,15 @@
-import { PageConfig, URLExt } from '@jupyterlab/coreutils';
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
 
 import { IRunFile } from './runfile';
 
 const RUNS = 'workbench/api/runs';
 
-/** The URL of a file of a run on this page's server; null if the names are not valid. */
-export function fileUrl(file: IRunFile): string | null {
+/** The URL of a file of a run on a server; null if the names are not valid. */
+export function fileUrl(
+  settings: ServerConnection.ISettings,
+  file: IRunFile
+): string | null {
   const names = [file.run, file.file];
   const isName = (name: unknown): boolean =>
     typeof name === 'string' && !['', '.', '..'].includes(name);
@@ -13,5 +17,5 @@ export function fileUrl(file: IRunFile): string | null {
     return null;
   }
   const [run, name] = names.map(encodeURIComponent);
-  return URLExt.join(PageConfig.getBaseUrl(), RUNS, run, 'files', name);
+  return URLExt.join(settings.baseUrl, RUNS, run, 'files', name);
 }

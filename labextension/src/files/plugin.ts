@@ -18,16 +18,17 @@ export const fileLinks: JupyterFrontEndPlugin<void> = {
   requires: [IRenderMimeRegistry],
   optional: [ITranslator],
   activate: (
-    _: JupyterFrontEnd,
+    app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
     translator: ITranslator | null
   ): void => {
+    const { serverSettings } = app.serviceManager;
     const trans = (translator ?? nullTranslator).load('gradient_workbench');
     rendermime.addFactory(
       {
         safe: true, // the data is never used as HTML
         mimeTypes: [FILE_MIME_TYPE],
-        createRenderer: () => new FileLink(trans)
+        createRenderer: () => new FileLink(serverSettings, trans)
       },
       RANK
     );

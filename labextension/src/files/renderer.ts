@@ -1,4 +1,5 @@
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import { ServerConnection } from '@jupyterlab/services';
 import { Widget } from '@lumino/widgets';
 
 import { fileUrl } from '../common/fileurl';
@@ -10,8 +11,9 @@ export const FILE_MIME_TYPE = 'application/vnd.gradient-workbench.file+json';
 
 /** A link that downloads a file of a run, in the output of a cell. */
 export class FileLink extends Widget implements IRenderMime.IRenderer {
-  constructor(trans: ITranslate) {
+  constructor(settings: ServerConnection.ISettings, trans: ITranslate) {
     super();
+    this._settings = settings;
     this._trans = trans;
     this.addClass('jp-RenderedText');
     this.addClass('jp-gw-File');
@@ -20,7 +22,7 @@ export class FileLink extends Widget implements IRenderMime.IRenderer {
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const data = (model.data[FILE_MIME_TYPE] ?? {}) as Partial<IData>;
     const { run = '', file = '', text = '' } = data;
-    const url = fileUrl({ run, file });
+    const url = fileUrl(this._settings, { run, file });
     const nodes: HTMLElement[] = [];
     const add = (tag: 'pre' | 'a', content: string): HTMLElement => {
       const node = document.createElement(tag);
@@ -41,6 +43,7 @@ export class FileLink extends Widget implements IRenderMime.IRenderer {
     this.node.replaceChildren(...nodes);
   }
 
+  private _settings: ServerConnection.ISettings;
   private _trans: ITranslate;
 }
 

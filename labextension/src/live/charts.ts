@@ -5,14 +5,16 @@
 import { BandwidthChart } from './bandwidthchart';
 import { Columns, spans } from './decimate';
 import { element, keepKeys, setText, swatch } from './dom';
-import { digits, percent, time } from './format';
+import { EarlierKey, EarlierRuns } from './earlier';
+import { digits, percent, tick } from './format';
 import { HeatStrip } from './heatstrip';
 import { AXIS_WIDTH, ILayout } from './layout';
 import { PhaseChart } from './phasechart';
 import { COPY, EXPOSED, IN_STACK, OVERLAPPED, phaseName } from './phases';
-import { IGestures, ILines } from './plot';
+import { IGestures, ILines, IScene } from './plot';
 import { ProgressCharts } from './progresscharts';
 import { IRange } from './range';
+import { isUnknown } from '../schema/known';
 import { TimingStore } from './store';
 import { ITranslate } from '../common/translate';
 import { ITheme } from './theme';
@@ -27,6 +29,7 @@ export class Charts {
     const shared = { sync: Private.newSync(), theme, gestures };
     const host = (): HTMLElement => element('div', 'jp-gw-Live-plot');
     const [phases, waiting, bandwidth] = [host(), host(), host()];
+    this._earlierKey = new EarlierKey(trans);
     this._phases = new PhaseChart({ host: phases, ...shared });
     this._waiting = new HeatStrip({ host: waiting, ...shared }, trans);
     this._bandwidth = new BandwidthChart(
@@ -35,12 +38,13 @@ export class Charts {
     );
     this._progress = new ProgressCharts(shared, trans);
     this.node.append(
+      this._section(trans.__('Phases, ms'), this._legend(), phases),
+      this._earlierKey.node,
       this._section(
-        trans.__('Phases, ms per iteration'),
-        this._legend(),
-        phases
+        trans.__('Waiting for the others, ms'),
+        this._scale,
+        waiting
       ),
-      this._section(trans.__('Waiting for the others'), this._scale, waiting),
       this._section(trans.__('Bandwidth, Gbit/s'), this._lines(), bandwidth),
       this._progress.node
     );
@@ -75,7 +79,7 @@ export class Charts {
     range: IRange,
     row: number | null,
     lines: ILines,
-    logged: readonly string[]
+    runs: EarlierRuns
   ): void {
     const [from, to] = [
       Math.max(range.from, store.first),
@@ -88,15 +92,24 @@ export class Charts {
       (columns * (to - from)) / (range.to - range.from)
     );
     const drawn = this._columns.of(store, stored, row);
-    const scene = { ...range, ...lines, columns: drawn, ranks: store.ranks };
+    const earlier = runs.run && !isUnknown(runs.run) ? runs.run : null;
+    const { ranks } = store;
+    const scene = { ...range, ...lines, columns: drawn, ranks, earlier };
+    this._earlierKey.update(runs);
     this._main.forEach(chart => chart.draw(scene));
-    this._progress.draw(scene, row, logged);
-    const { value, unit } = time(this._waiting.darkest);
-    setText(this._darkest, `${value} ${unit}`);
+    this._scene = scene;
+    setText(this._darkest, tick(this._waiting.darkest / 1e3));
     this._showLines(lines);
     const copy = IN_STACK.indexOf(COPY);
     this._copies ||= drawn.some(one => one.means[copy] > 0);
     this._copyKey.hidden = !this._copies;
+  }
+
+  /** Draw what the cell logs, of what `draw` was given last. */
+  drawProgress(row: number | null, logged: readonly string[]): void {
+    if (this._scene) {
+      this._progress.draw(this._scene, row, logged);
+    }
   }
 
   private _showLines(lines: ILines): void {
@@ -185,10 +198,12 @@ export class Charts {
 
   private _trans: ITranslate;
   private _width = 300;
+  private _scene: IScene | null = null;
   private _phases: PhaseChart;
   private _waiting: HeatStrip;
   private _bandwidth: BandwidthChart;
   private _progress: ProgressCharts;
+  private _earlierKey: EarlierKey;
   private _lineKeys = {} as Record<
     keyof ILines,
     [label: HTMLElement, key: HTMLElement]

@@ -5,6 +5,7 @@
 
 import { isUnknown, Known } from '../schema/known';
 import { element, FigureSpan, keepKeys, setText } from './dom';
+import { EarlierChoice } from './earlier';
 import { count } from './format';
 import { IRankPlace, IStatus } from './protocol';
 import { Mode } from './range';
@@ -21,7 +22,11 @@ export interface IControlActions {
 }
 
 export class Controls {
-  constructor(trans: ITranslate, actions: IControlActions) {
+  constructor(
+    trans: ITranslate,
+    readonly earlier: EarlierChoice,
+    actions: IControlActions
+  ) {
     this._trans = trans;
     this._pause.addEventListener('click', () => actions.pause());
     this._follow.addEventListener('click', () => actions.follow());
@@ -53,6 +58,7 @@ export class Controls {
       this._follow,
       labelled(trans.__('Rank'), this._rank),
       labelled(trans.__('Iterations'), this._span),
+      labelled(trans.__('Compare with'), earlier.node),
       element('span', 'jp-gw-Live-drops', this._dropped.node),
       this._state
     );

@@ -4,7 +4,7 @@
  */
 
 import { EXPOSED, IN_STACK, OVERLAPPED } from './phases';
-import { Figure } from './protocol';
+import { Figure, LeftOut } from './protocol';
 import { isBandwidth, TimingStore } from './store';
 
 /** Iterations drawn together; `to` is exclusive. */
@@ -182,20 +182,20 @@ function larger(a: number, b: number): number {
  * The mean of a figure over the known iterations of a span; bandwidths are weighted by
  * the duration of the communication.
  *
- * @param warm - leave out the first iterations of cells.
+ * @param kept - use these iterations only; null for all.
  */
 export function spanMean(
   store: TimingStore,
   name: Figure,
   span: ISpan,
   row: number | null,
-  warm = false
+  kept: LeftOut | null = null
 ): number {
   const timed = isBandwidth(name);
   let sum = 0;
   let weights = 0;
   for (let iteration = span.from; iteration < span.to; iteration++) {
-    if (warm && store.isFirst(iteration)) {
+    if (kept !== null && store.leftOut(iteration) !== kept) {
       continue;
     }
     const value = store.mean(name, iteration, row);

@@ -5,6 +5,7 @@
 import { ENGLISH, ITranslate } from '../common/translate';
 import { IUnknown } from '../schema/known';
 import { IVerdict } from './causes';
+import { EarlierRuns } from './earlier';
 import {
   IAnswer,
   IDetails,
@@ -79,6 +80,9 @@ export class TimingFeed {
 
   readonly store = new TimingStore();
 
+  /** The stored run with which this one is compared. */
+  readonly earlier = new EarlierRuns();
+
   /** The last status received. */
   get status(): IStatus {
     return this._status;
@@ -102,6 +106,7 @@ export class TimingFeed {
   /** Set how requests are sent to the kernel; null if they cannot be sent. */
   connect(send: ((request: Request) => void) | null): void {
     this._send = send;
+    this.earlier.connect(send);
     if (send === null && this._asked) {
       this._asked = null;
       this._changed();
@@ -245,6 +250,7 @@ export class TimingFeed {
 
   private _take(answer: IAnswer): void {
     const { run, asked, details, window, explanation, refusal } = answer;
+    this.earlier.take(answer);
     if (run !== this._status.run) {
       return;
     }

@@ -15,6 +15,9 @@ import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 /** Opacity of a rank that did not wait; only unknown values are blank. */
 const FAINT = 0.07;
 
+/** Of how many waits the scale is computed. */
+const SAMPLED = 2048;
+
 export class HeatStrip extends TimeChart {
   constructor(
     place: IPlace,
@@ -53,7 +56,7 @@ export class HeatStrip extends TimeChart {
     const { columns, ranks } = scene;
     this._columns = columns;
     this._labels = ranks.map(({ rank }) => this._trans.__('rank %1', rank));
-    this._darkest = axisEnd(columns.flatMap(one => Array.from(one.waits)));
+    this._darkest = axisEnd(sampled(columns));
     return [columns.map(() => 0)];
   }
 
@@ -126,6 +129,24 @@ export class HeatStrip extends TimeChart {
   private _darkest = 1;
   private _columns: readonly IColumn[] = [];
   private _labels: string[] = [];
+}
+
+/** The longest wait, and about `SAMPLED` of all, since sorting all would take most of a frame. */
+function sampled(columns: readonly IColumn[]): number[] {
+  const total = columns.reduce((sum, { waits }) => sum + waits.length, 0);
+  // Odd, so that columns of 64 ranks contribute different ranks.
+  const step = 2 * Math.floor(total / SAMPLED / 2) + 1;
+  const some: number[] = [];
+  let [most, at] = [0, 0];
+  for (const { waits } of columns) {
+    for (let rank = 0; rank < waits.length; rank++, at++) {
+      most = waits[rank] > most ? waits[rank] : most;
+      if (at % step === 0) {
+        some.push(waits[rank]);
+      }
+    }
+  }
+  return [...some, most];
 }
 
 /** Red, green and blue, 0 to 255. */

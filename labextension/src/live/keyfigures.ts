@@ -111,7 +111,7 @@ export class KeyFiguresBar {
   private _nominal = new FigureSpan('jp-gw-Live-nominal');
   private _calibrated = new FigureSpan('jp-gw-Live-nominal');
   private _transport = new FigureSpan('jp-gw-Live-transport');
-  private _progress = new FigureSpan('jp-gw-Live-progress');
+  private _progress = new FigureSpan('jp-gw-Live-soFar');
   private _slowest = new FigureSpan('jp-gw-Live-slowest');
 }
 

@@ -11,6 +11,8 @@ import { axisEnd } from './layout';
 import { overlapPattern } from './overlappattern';
 import { IN_STACK, IPhase, OVERLAPPED } from './phases';
 import { IScene } from './plot';
+import { IEarlierRun } from './protocol';
+import { IRange } from './range';
 import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 
 /** Bars narrower than this many device pixels have no gap between them. */
@@ -41,7 +43,9 @@ export class PhaseChart extends TimeChart {
     this._phases = IN_STACK.map((_, at) => each(at));
     this._hidden = each(MEANS.indexOf(OVERLAPPED.column));
     const totals = columns.map((_, i) => total(this._phases, i));
-    this._above = axisEnd(columns.map(one => one.longest)) / 1e3;
+    this._earlier = scene.earlier ? pointsOf(scene.earlier, scene) : [];
+    const times = this._earlier.map(({ us }) => us);
+    this._above = axisEnd([...columns.map(one => one.longest), ...times]) / 1e3;
     const hidden = this._hidden.some(value => value > 0);
     this._below = hidden
       ? Math.min(axisEnd(this._hidden) / 1e3, this._above)
@@ -68,6 +72,7 @@ export class PhaseChart extends TimeChart {
     this._peaks(plot, base);
     this._zero(plot);
     this._cutOff(plot, base);
+    this._drawEarlier(plot);
     ctx.restore();
   }
 
@@ -159,11 +164,63 @@ export class PhaseChart extends TimeChart {
     });
   }
 
+  /** Draw the times of the earlier run, faint, on a halo that separates it from the bars. */
+  private _drawEarlier(plot: uPlot): void {
+    const { ctx } = plot;
+    const line = new Path2D();
+    for (const { at, us, apart } of this._earlier) {
+      const x = plot.valToPos(at, 'x', true);
+      const y = plot.valToPos(us / 1e3, 'y', true);
+      if (apart) {
+        line.moveTo(x, y);
+      } else {
+        line.lineTo(x, y);
+      }
+    }
+    ctx.globalAlpha = 0.6;
+    ctx.lineJoin = 'round';
+    for (const [color, width] of [
+      [this._theme.background, 4],
+      [this._theme.text, 1.5]
+    ] as const) {
+      ctx.strokeStyle = color;
+      ctx.lineWidth = width * uPlot.pxRatio;
+      ctx.stroke(line);
+    }
+  }
+
   private _above = 1;
+  private _earlier: readonly IPoint[] = [];
   private _below = 0;
   private _columns: readonly IColumn[] = [];
   private _phases: Float64Array[] = IN_STACK.map(() => new Float64Array(0));
   private _hidden = new Float64Array(0);
+}
+
+/** A time of the earlier run, at the middle of its iterations. */
+interface IPoint {
+  at: number;
+  us: number;
+  /** Whether the time before it is unknown. */
+  apart: boolean;
+}
+
+/** The known times of a run from one iteration before a range to one after it. */
+function pointsOf(
+  { each, times_us }: IEarlierRun,
+  { from, to }: IRange
+): IPoint[] {
+  const points: IPoint[] = [];
+  const first = Math.max(0, Math.floor(from / each) - 1);
+  const end = Math.min(times_us.length, Math.ceil(to / each) + 1);
+  for (let index = first; index < end; index++) {
+    const us = times_us[index];
+    if (us !== null) {
+      const apart = index === first || times_us[index - 1] === null;
+      points.push({ at: index * each + (each - 1) / 2, us, apart });
+    }
+  }
+  return points;
 }
 
 interface IBox {

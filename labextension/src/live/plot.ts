@@ -8,7 +8,7 @@ import uPlot from 'uplot';
 import { IColumn, ISpan } from './decimate';
 import { count } from './format';
 import { AXIS_WIDTH } from './layout';
-import { IRankPlace } from './protocol';
+import { IEarlierRun, IRankPlace } from './protocol';
 import { ITheme } from './theme';
 
 /** Half of the width of a number below the charts, in CSS pixels. */
@@ -30,6 +30,8 @@ export interface IScene extends ILines {
   to: number;
   columns: readonly IColumn[];
   ranks: readonly IRankPlace[];
+  /** The stored run with which the iteration times are compared. */
+  earlier: IEarlierRun | null;
   /** By what figures of one rank are multiplied, for all ranks; 1 if not given. */
   factor?: number;
 }

@@ -26,11 +26,12 @@ export const timingsRenderer: JupyterFrontEndPlugin<void> = {
   requires: [IRenderMimeRegistry],
   optional: [INotebookTracker, ITranslator],
   activate: (
-    _: JupyterFrontEnd,
+    app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
     tracker: INotebookTracker | null,
     translator: ITranslator | null
   ): void => {
+    const { serverSettings } = app.serviceManager;
     const translate = (translator ?? nullTranslator).load('gradient_workbench');
     const findSession = (output: Widget, viewId: string): ISession | null =>
       tracker ? Private.findSession(tracker, output, viewId) : null;
@@ -38,7 +39,8 @@ export const timingsRenderer: JupyterFrontEndPlugin<void> = {
       {
         safe: true, // the data is never used as HTML
         mimeTypes: [MIME_TYPE],
-        createRenderer: () => new TimingsRenderer({ translate, findSession })
+        createRenderer: () =>
+          new TimingsRenderer({ serverSettings, translate, findSession })
       },
       RANK
     );

@@ -54,8 +54,8 @@ export class ProgressCharts {
     const titles = [
       known &&
         (row === null
-          ? trans.__('Samples per second, all ranks')
-          : trans.__('Samples per second')),
+          ? trans.__('Total throughput, samples/s')
+          : trans.__('Throughput, samples/s')),
       ...LOGGED.map(
         (_, at) =>
           logged[at] !== undefined &&
@@ -72,7 +72,9 @@ export class ProgressCharts {
         const factor = at === 0 ? this._all : 1;
         chart.draw({ ...scene, factor });
         setText(title, titles[at] || '');
+        title.title = titles[at] || '';
         setText(text, this._describe(chart));
+        text.title = text.textContent ?? ''; // it may be cut
       }
     });
   }

@@ -19,9 +19,9 @@ export const COMM_TARGET = 'workbench.timings';
 export const VERSION = 2;
 
 /**
- * The columns that a view draws, all float32; times in microseconds. `first` is 1
- * in the first iteration of a cell, a warm-up that means leave out. `logged_0` and
- * `logged_1` are logged by the cell, and infinite where they are not finite.
+ * The columns that a view draws, all float32; times in microseconds. `left_out` is
+ * a `LeftOut`. `logged_0` and `logged_1` are logged by the cell, and infinite where
+ * they are not finite.
  */
 export const COLUMNS = [
   'iteration',
@@ -42,13 +42,21 @@ export const COLUMNS = [
   'algbw_gbps',
   'busbw_gbps',
   'end_s',
-  'first',
+  'left_out',
   'samples_per_s',
   'logged_0',
   'logged_1'
 ] as const;
 
 export type Column = (typeof COLUMNS)[number];
+
+/** Why means leave an iteration out, unless there are no others. */
+export enum LeftOut {
+  No = 0,
+  /** The first of its cell, a warm-up. */
+  First = 1,
+  Profiled = 2
+}
 
 /** The columns with a figure, as opposed to the row's iteration and rank. */
 export type Figure = Exclude<Column, 'iteration' | 'rank'>;
@@ -157,7 +165,19 @@ export type Request =
   | { type: 'details'; first: number; last: number }
   | { type: 'rows'; before: number }
   | { type: 'explain' }
+  | { type: 'runs' }
+  | { type: 'earlier'; name: string }
   | { type: 'profile'; seconds: number };
+
+/** The iteration times of a stored run. */
+export interface IEarlierRun {
+  name: string;
+  iterations: number;
+  /** Number of successive iterations of which each time is the mean. */
+  each: number;
+  times_us: (number | null)[];
+  mean_us: number;
+}
 
 /** The state of the run in every snapshot and message. */
 export interface IStatus {
@@ -207,6 +227,9 @@ export interface IAnswer {
   explanation: IVerdict | IUnknown | null;
   /** Why the ranks cannot be profiled; empty if they are. */
   refusal: string;
+  /** The names of stored runs, the newest first. */
+  runs: string[] | null;
+  earlier: IEarlierRun | IUnknown | null;
 }
 
 /** The output as the kernel would save it. */
@@ -245,7 +268,8 @@ export function readRows(
   }
   const columns = new Map<string, Float32Array>();
   names.forEach((name, index) => {
-    columns.set(name, new Float32Array(bytes, index * rows * 4, rows));
+    const known = name === 'first' ? 'left_out' : name; // in outputs of earlier versions
+    columns.set(known, new Float32Array(bytes, index * rows * 4, rows));
   });
   return { rows, columns };
 }
@@ -277,6 +301,8 @@ interface IRawMessage extends IStatus {
   details?: IDetails;
   explanation?: IVerdict | IUnknown | null;
   refusal?: string;
+  runs?: string[];
+  earlier?: IEarlierRun | IUnknown;
   columns?: string[];
   rows: number;
   data: Record<string, unknown>;
@@ -322,7 +348,7 @@ export function readMessage(
       return { type: 'saved', data: raw.data };
     case 'answer': {
       const { run, asked, details = null, explanation = null } = raw;
-      const { refusal = '' } = raw;
+      const { refusal = '', runs = null, earlier = null } = raw;
       return {
         type: 'answer',
         run,
@@ -330,7 +356,9 @@ export function readMessage(
         details,
         window: rows(),
         explanation,
-        refusal
+        refusal,
+        runs,
+        earlier
       };
     }
     case 'state':

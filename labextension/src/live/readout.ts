@@ -12,7 +12,7 @@ import {
   OVERLAPPED,
   phaseName
 } from './phases';
-import { Figure, IRankPlace } from './protocol';
+import { Figure, IRankPlace, LeftOut } from './protocol';
 import { IReading } from './reading';
 import { ITranslate } from '../common/translate';
 
@@ -200,13 +200,25 @@ export class ReadoutTitle {
     trans: ITranslate,
     first: number,
     last: number,
-    latest: boolean
+    latest: boolean,
+    mark: LeftOut
   ): string {
     const name =
       first === last
-        ? trans.__('Iteration %1', count(last))
+        ? this._one(trans, count(last), mark)
         : trans.__('Mean of iterations %1 to %2', count(first), count(last));
     setText(this.node, latest ? trans.__('%1 · latest', name) : name);
     return name;
+  }
+
+  private _one(trans: ITranslate, number: string, mark: LeftOut): string {
+    switch (mark) {
+      case LeftOut.First:
+        return trans.__('Iteration %1 · first of its cell', number);
+      case LeftOut.Profiled:
+        return trans.__('Iteration %1 · profiled', number);
+      case LeftOut.No:
+        return trans.__('Iteration %1', number);
+    }
   }
 }

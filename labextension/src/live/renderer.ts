@@ -3,7 +3,7 @@
  */
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
-import { Kernel } from '@jupyterlab/services';
+import { Kernel, ServerConnection } from '@jupyterlab/services';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Message } from '@lumino/messaging';
 import { ISignal } from '@lumino/signaling';
@@ -46,7 +46,7 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
         host: this.node,
         feed: this._feed,
         translate,
-        fileUrl
+        fileUrl: file => fileUrl(this._options.serverSettings, file)
       });
     }
     this._connect();
@@ -163,6 +163,8 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
 
 export namespace TimingsRenderer {
   export interface IOptions {
+    /** Of the server with the files of runs. */
+    serverSettings: ServerConnection.ISettings;
     translate: ITranslate;
     /** The session of the notebook that contains an output. */
     findSession: (output: Widget, viewId: string) => ISession | null;

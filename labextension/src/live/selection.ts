@@ -4,7 +4,7 @@
 
 import { isUnknown, IUnknown, Known } from '../schema/known';
 import { ISpan, newest, spanMean } from './decimate';
-import { Figure, ISummary } from './protocol';
+import { Figure, ISummary, LeftOut } from './protocol';
 import { IRange } from './range';
 import { TimingStore } from './store';
 import { ITranslate } from '../common/translate';
@@ -40,15 +40,14 @@ export class Selection {
   }
 
   /**
-   * The mean of a figure, of one rank (by row) or of all (null). The first iteration
-   * of a cell is left out if there are others, as in Python.
+   * The mean of a figure, of one rank (by row) or of all (null). First iterations
+   * of cells and profiled ones are left out if there are others, as in Python.
    */
   mean(name: Figure, row: number | null): number {
     const key = `${name} ${row}`;
     let mean = this._means.get(key);
     if (mean === undefined) {
-      const warm = this._leftOut > 0;
-      mean = spanMean(this._store, name, this._span, row, warm);
+      mean = spanMean(this._store, name, this._span, row, this._kept);
       this._means.set(key, mean);
     }
     return mean;
@@ -82,15 +81,26 @@ export class Selection {
           ? unseen
           : { unknown: trans.__('no gradients were reduced between ranks') }
       ),
-      notes: this._leftOut
-        ? [
-            trans.__(
-              'The first iterations of cells are left out: they warm up.'
-            )
-          ]
-        : [],
+      notes: this._notes(trans),
       ...this._slowest(iteration, trans)
     };
+  }
+
+  private _notes(trans: ITranslate): string[] {
+    const notes: string[] = [];
+    if (this._found.has(LeftOut.First) && this._kept !== LeftOut.First) {
+      notes.push(
+        trans.__('The first iterations of cells are left out: they warm up.')
+      );
+    }
+    if (this._found.has(LeftOut.Profiled)) {
+      notes.push(
+        this._kept === LeftOut.Profiled
+          ? trans.__('The figures are of profiled iterations: the profiler changes their duration.') // prettier-ignore
+          : trans.__('Profiled iterations are left out: the profiler changes their duration.') // prettier-ignore
+      );
+    }
+    return notes;
   }
 
   /** The parts of the exposed time, divided as in the rows where they are known. */
@@ -117,10 +127,9 @@ export class Selection {
 
   /** The sums of a part and of another figure, of the rows with exposed time where it is known. */
   private _known(part: Figure, other: Figure): [number, number] {
-    const warm = this._leftOut > 0;
     let [sum, others] = [NaN, NaN];
     for (let iteration = this.first; iteration <= this.last; iteration++) {
-      if (warm && this._store.isFirst(iteration)) {
+      if (this._store.leftOut(iteration) !== this._kept) {
         continue;
       }
       const exposed = this._store.ranksOf('exposed_us', iteration);
@@ -144,7 +153,8 @@ export class Selection {
     let complete = 0;
     for (let iteration = this.first; iteration <= this.last; iteration++) {
       const waits = this._store.ranksOf('wait_us', iteration);
-      if (waits.length > 1 && waits.every(wait => wait === wait)) {
+      const used = this._store.leftOut(iteration) === this._kept;
+      if (used && waits.length > 1 && waits.every(wait => wait === wait)) {
         complete++;
         excess[waits.indexOf(Math.min(...waits))].push(Math.max(...waits));
       }
@@ -165,19 +175,21 @@ export class Selection {
     return { slowest_rank: why, slowest_excess_us: why };
   }
 
-  /** Number of first iterations of cells that means leave out; none if there are no others. */
-  private get _leftOut(): number {
-    if (this._firsts === null) {
-      this._firsts = 0;
-      let others = false;
+  /** Which iterations there are. */
+  private get _found(): Set<LeftOut> {
+    if (this._marks === null) {
+      this._marks = new Set();
       for (let iteration = this.first; iteration <= this.last; iteration++) {
-        const first = this._store.isFirst(iteration);
-        this._firsts += Number(first);
-        others ||= !first;
+        this._marks.add(this._store.leftOut(iteration));
       }
-      this._firsts *= Number(others);
     }
-    return this._firsts;
+    return this._marks;
+  }
+
+  /** Which of them are used. */
+  private get _kept(): LeftOut {
+    const order = [LeftOut.No, LeftOut.Profiled, LeftOut.First];
+    return order.find(mark => this._found.has(mark)) ?? LeftOut.No;
   }
 
   private _newest(): number {
@@ -189,7 +201,7 @@ export class Selection {
   }
 
   private _stamp: number;
-  private _firsts: number | null = null;
+  private _marks: Set<LeftOut> | null = null;
   private _means = new Map<string, number>();
   private _summary: ISummary | null = null;
 }

@@ -55,7 +55,8 @@ export class SingleIterationChart {
       this._trans,
       selected?.first ?? last,
       last,
-      !selected && last >= store.lastWhole
+      !selected && last >= store.lastWhole,
+      store.leftOut(last)
     );
     this._bars.draw(store.ranks, reading, row);
     this._bars.node.setAttribute(

@@ -2,7 +2,7 @@
  * The timings of a view: iterations by ranks.
  */
 
-import { Figure, FIGURES, IRankPlace, IRows } from './protocol';
+import { Figure, FIGURES, IRankPlace, IRows, LeftOut } from './protocol';
 import { IterationRing } from './ring';
 
 /** Most rows (iterations times ranks) in a store: 37 MB. */
@@ -172,9 +172,15 @@ export class TimingStore {
     return weights ? sum / weights : NaN;
   }
 
-  /** Whether an iteration is the first of its cell, a warm-up. */
-  isFirst(iteration: number): boolean {
-    return this.mean('first', iteration, null) > 0;
+  /** Whether means leave an iteration out, because of any of its ranks. */
+  leftOut(iteration: number): LeftOut {
+    let most = LeftOut.No;
+    if (this._ring.contains(iteration)) {
+      for (const value of this.ranksOf('left_out', iteration)) {
+        most = value > most ? value : most; // NaN if the rank has not reported
+      }
+    }
+    return most;
   }
 
   /**

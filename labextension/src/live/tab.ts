@@ -1,5 +1,6 @@
 import { ISessionContext } from '@jupyterlab/apputils';
 import { MimeModel } from '@jupyterlab/rendermime';
+import { ServerConnection } from '@jupyterlab/services';
 import { JSONObject } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
@@ -14,7 +15,6 @@ export class LiveTab extends Panel {
   constructor(options: LiveTab.IOptions) {
     super();
     this._options = options;
-    this.path = options.path;
     this.addClass('jp-gw-LiveTab');
     this._note.addClass('jp-gw-LiveTab-note');
     this._note.node.setAttribute('role', 'status');
@@ -24,8 +24,15 @@ export class LiveTab extends Panel {
     this._update();
   }
 
-  /** The path of its notebook. */
-  readonly path: string;
+  /** The path of its notebook, which changes when that is renamed or moved. */
+  get path(): string {
+    return this._options.path;
+  }
+
+  set path(path: string) {
+    this._options = { ...this._options, path };
+    this._update();
+  }
 
   dispose(): void {
     if (this.isDisposed) {
@@ -88,9 +95,10 @@ export class LiveTab extends Panel {
   }
 
   private async _show(snapshot: JSONObject): Promise<void> {
-    const { session, translate } = this._options;
+    const { serverSettings, session, translate } = this._options;
     this._renderer?.dispose();
     this._renderer = new TimingsRenderer({
+      serverSettings,
       translate,
       findSession: () => session
     });
@@ -132,6 +140,7 @@ export namespace LiveTab {
     /** Of its notebook. */
     session: ISessionContext;
     linkOf: (session: ISessionContext) => KernelLink | null;
+    serverSettings: ServerConnection.ISettings;
     translate: ITranslate;
   }
 }

@@ -12,6 +12,7 @@ import {
 import { PathExt } from '@jupyterlab/coreutils';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { UUID } from '@lumino/coreutils';
 
 import { workbenchIcon } from '../panel/icons';
 import { CommandIDs, IWorkbench } from '../tokens';
@@ -41,19 +42,30 @@ export const liveTab: JupyterFrontEndPlugin<void> = {
       namespace: 'gradient-workbench-live'
     });
     const create = (panel: NotebookPanel): MainAreaWidget<LiveTab> => {
-      const { path } = panel.context;
+      const { context } = panel;
       const content = new LiveTab({
-        path,
+        path: context.path,
         session: panel.sessionContext,
         linkOf: session => cluster.linkOf(session),
+        serverSettings: app.serviceManager.serverSettings,
         translate: trans
       });
       const tab = new MainAreaWidget({ content });
-      tab.id = `gradient-workbench-live-${path}`;
-      tab.title.label = trans.__('Live: %1', PathExt.basename(path));
-      tab.title.caption = trans.__('Live view of %1', path);
+      tab.id = `gradient-workbench-live-${UUID.uuid4()}`;
+      const name = (): void => {
+        tab.title.label = trans.__('Live: %1', PathExt.basename(context.path));
+        tab.title.caption = trans.__('Live view of %1', context.path);
+      };
+      name();
       tab.title.icon = workbenchIcon;
       tab.title.closable = true;
+      const follow = (): void => {
+        content.path = context.path;
+        name();
+        void tabs.save(tab);
+      };
+      context.pathChanged.connect(follow);
+      tab.disposed.connect(() => context.pathChanged.disconnect(follow));
       panel.disposed.connect(() => tab.dispose());
       void tabs.add(tab);
       return tab;

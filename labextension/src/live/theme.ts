@@ -30,10 +30,11 @@ export function watchTheme(changed: () => void): () => void {
   observer.observe(document.body, {
     attributeFilter: ['class', 'data-jp-theme-name', 'data-jp-theme-light']
   });
-  const dark = window.matchMedia?.('(prefers-color-scheme: dark)');
-  dark?.addEventListener('change', changed);
+  const queries = ['(prefers-color-scheme: dark)', '(forced-colors: active)'];
+  const media = queries.map(query => window.matchMedia?.(query));
+  media.forEach(one => one?.addEventListener('change', changed));
   return () => {
     observer.disconnect();
-    dark?.removeEventListener('change', changed);
+    media.forEach(one => one?.removeEventListener('change', changed));
   };
 }

@@ -6,6 +6,7 @@ import { Charts } from './charts';
 import { Controls } from './controls';
 import { Cursor } from './cursor';
 import { element, setText } from './dom';
+import { EarlierChoice } from './earlier';
 import { TimingFeed } from './feed';
 import { Figures } from './figures';
 import { Focus } from './focus';
@@ -57,8 +58,10 @@ export class LiveView {
 
   /** A line that replaces the run's message, such as "the kernel has ended". */
   setNote(note: string): void {
-    this._note = note;
-    this._frames.request();
+    if (note !== this._note) {
+      this._note = note;
+      this._frames.request();
+    }
   }
 
   dispose(): void {
@@ -90,7 +93,9 @@ export class LiveView {
   }
 
   private _makeControls(): Controls {
-    return new Controls(this._trans, {
+    const redraw = (): void => this._frames.request();
+    const earlier = new EarlierChoice(this._feed.earlier, this._trans, redraw);
+    return new Controls(this._trans, earlier, {
       pause: () => this._togglePause(),
       follow: () => this._follow(),
       chooseRank: row => this._change(() => (this._row = row)),
@@ -148,9 +153,12 @@ export class LiveView {
     } else if (this._range.mode === 'pause') {
       // Refined data, such as clock offsets, is drawn later.
       this._controls.update(status, 'pause', this._note);
-      return;
+      this._controls.earlier.update();
+      if (this._feed.earlier.run === this._earlierRun) {
+        return;
+      }
     }
-    this._frames.request();
+    this._frames.request(status.state !== 'running');
   }
 
   /** Also called when the view is attached, since it inherits no colours before. */
@@ -161,7 +169,7 @@ export class LiveView {
     this._frames.request();
   }
 
-  private _draw(): void {
+  private _draw(all: boolean): void {
     const { store, status } = this._feed;
     if (store.length === 0 || this._width === 0) {
       if (this._note) {
@@ -181,14 +189,22 @@ export class LiveView {
       calibrated: numberOf(summary.calibrated_gbps),
       error: numberOf(summary.calibrated_error ?? NaN)
     };
-    this._charts.draw(store, range, this._row, lines, logged);
+    const { earlier } = this._feed;
+    this._charts.draw(store, range, this._row, lines, earlier);
+    this._earlierRun = earlier.run;
     this._figures.update(range, this._range.mode, store.last);
-    this._controls.setRanks(store.ranks);
-    this._controls.update(status, this._range.mode, this._note);
+    if (all) {
+      this._charts.drawProgress(this._row, logged);
+      this._controls.earlier.update();
+      this._controls.setRanks(store.ranks);
+      this._controls.update(status, this._range.mode, this._note);
+    }
     this._drawing = false;
-    const latest = Math.min(range.to - 1, store.lastWhole);
     const { iteration } = this._cursor;
-    this._single.draw(store, this._focus, iteration, latest, this._row);
+    if (all || iteration !== null) {
+      const latest = Math.min(range.to - 1, store.lastWhole);
+      this._single.draw(store, this._focus, iteration, latest, this._row);
+    }
   }
 
   /** Show and describe a selection, `to` exclusive. */
@@ -266,12 +282,13 @@ export class LiveView {
   private _figures: Figures;
   private _verdict: VerdictLine;
   private _profile: ProfileLine;
-  private _frames = new FrameScheduler(() => this._draw());
+  private _frames = new FrameScheduler(all => this._draw(all));
   private _controls: Controls;
   private _waiting = element('div', 'jp-gw-Live-waiting');
   private _body = element('div', 'jp-gw-Live-body');
   private _main = element('div', 'jp-gw-Live-main');
   private _row: number | null = null;
+  private _earlierRun: TimingFeed['earlier']['run'] = null;
   private _note = '';
   private _drawing = false;
   private _width = 0;

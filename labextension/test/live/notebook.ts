@@ -4,6 +4,7 @@
  */
 
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import { ServerConnection } from '@jupyterlab/services';
 import { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
@@ -11,6 +12,9 @@ import { ISession, TimingsRenderer } from '../../src/live/renderer';
 import { ENGLISH } from '../../src/common/translate';
 import { IBrowser } from './browser';
 import { bundle } from './rows';
+
+/** The base URL of the notebook's server. */
+export const HUB = 'http://localhost/user/ada/';
 
 /** A kernel as far as comms go: hands messages to the comm of their id. */
 export class Kernel {
@@ -79,6 +83,7 @@ export class NotebookPage {
 
   open(payload: Record<string, unknown>): TimingsRenderer {
     const output = new TimingsRenderer({
+      serverSettings: ServerConnection.makeSettings({ baseUrl: HUB }),
       translate: ENGLISH,
       findSession: () => this.session as unknown as ISession
     });

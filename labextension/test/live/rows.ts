@@ -91,7 +91,7 @@ export function row(
     algbw_gbps: 5,
     busbw_gbps: 5,
     end_s: iteration * 0.02,
-    first: 0
+    left_out: 0
   };
   const all: Record<string, number> = {
     ...defaults,

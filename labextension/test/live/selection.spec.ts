@@ -3,7 +3,7 @@
  */
 
 import { KeyFiguresBar } from '../../src/live/keyfigures';
-import { COLUMNS, ISummary, readRows } from '../../src/live/protocol';
+import { COLUMNS, ISummary, LeftOut, readRows } from '../../src/live/protocol';
 import { Selection } from '../../src/live/selection';
 import { TimingStore } from '../../src/live/store';
 import { ENGLISH } from '../../src/common/translate';
@@ -61,7 +61,7 @@ describe('Selection', () => {
   it('leaves the first iteration of a cell out, and says so', () => {
     const all = uneven();
     const warming = [0, 1].map(rank =>
-      row(4, rank, { iteration_us: 500_000, first: 1 })
+      row(4, rank, { iteration_us: 500_000, left_out: LeftOut.First })
     );
     const found = selectionOf([...all, ...warming]).summary(OF, ENGLISH);
     expect(found.iteration_us).toBe(30_000);
@@ -70,6 +70,37 @@ describe('Selection', () => {
     ]);
     const alone = selectionOf(warming).summary(OF, ENGLISH);
     expect([alone.iteration_us, alone.notes]).toEqual([500_000, []]);
+  });
+
+  it('leaves profiled iterations out, whichever rank was profiled, and says so', () => {
+    const profiled = [4, 5].flatMap(iteration =>
+      [0, 1].map(rank =>
+        row(iteration, rank, {
+          iteration_us: 90_000,
+          left_out: rank === 1 ? LeftOut.Profiled : LeftOut.No
+        })
+      )
+    );
+    const found = selectionOf([...uneven(), ...profiled]);
+    const summary = found.summary(OF, ENGLISH);
+    expect(summary.iteration_us).toBe(30_000);
+    expect(found.mean('iteration_us', 0)).toBe(30_000);
+    expect(summary.notes).toEqual([
+      'Profiled iterations are left out: the profiler changes their duration.'
+    ]);
+    const alone = selectionOf(profiled).summary(OF, ENGLISH);
+    expect(alone.iteration_us).toBe(90_000);
+    expect(alone.notes).toEqual([
+      'The figures are of profiled iterations: the profiler changes their duration.'
+    ]);
+  });
+
+  it('reads the first iterations of cells in outputs of earlier versions', () => {
+    const names = COLUMNS.map(one => (one === 'left_out' ? 'first' : one));
+    const store = new TimingStore();
+    store.setRanks([{ rank: 0, vm: '' }]);
+    store.add(readRows(names, 1, pack([row(0, 0, { left_out: 1 })])));
+    expect(store.leftOut(0)).toBe(LeftOut.First);
   });
 
   it('divides the exposed time, or says that its parts are unknown', () => {

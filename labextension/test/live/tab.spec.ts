@@ -1,4 +1,5 @@
 import { ISessionContext } from '@jupyterlab/apputils';
+import { ServerConnection } from '@jupyterlab/services';
 import { nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
@@ -39,6 +40,7 @@ describe('the live view in a tab', () => {
       path: 'a.ipynb',
       session: session as unknown as ISessionContext,
       linkOf: () => link as unknown as KernelLink,
+      serverSettings: ServerConnection.makeSettings(),
       translate: trans
     });
   });
@@ -51,6 +53,12 @@ describe('the live view in a tab', () => {
     link.change(up);
     link.change({ ...up, cluster: cluster('running') });
     expect(link.opened).toHaveLength(1);
+  });
+
+  it('names the new path of its notebook', () => {
+    expect(tab.node.textContent).toContain('a.ipynb');
+    tab.path = 'folder/b.ipynb';
+    expect(tab.node.textContent).toContain('folder/b.ipynb');
   });
 
   it('asks again after a restart of the kernel, for a cluster of the same name', () => {

@@ -1,7 +1,7 @@
 import { ICollective } from '../../src/live/protocol';
 import { TimingsRenderer } from '../../src/live/renderer';
 import { installBrowser } from './browser';
-import { NotebookPage, text, title } from './notebook';
+import { HUB, NotebookPage, text, title } from './notebook';
 import { details, message, row, rows, snapshot } from './rows';
 
 const browser = installBrowser();
@@ -49,6 +49,72 @@ describe('the view', () => {
     output.dispose();
   });
 
+  it.each([
+    ['following', 'Pause'],
+    ['paused', 'Follow']
+  ])('compares with a stored run while %s', async (mode, other) => {
+    const output = page.open(snapshot(1, rows(0, 10)));
+    browser.frame();
+    if (mode === 'paused') {
+      const pause =
+        output.node.querySelector<HTMLElement>('.jp-gw-Live-button')!;
+      pause.click();
+      browser.frame();
+    }
+    expect(output.node.textContent).toContain(other);
+    const label = [...output.node.querySelectorAll('label')].find(one =>
+      one.textContent!.startsWith('Compare with')
+    )!;
+    const choice = label.querySelector('select')!;
+    const key = output.node.querySelector<HTMLElement>('.jp-gw-Live-earlier')!;
+    const drawn = async (): Promise<void> => {
+      browser.frame();
+      await new Promise(done => setTimeout(done)); // uPlot draws a little later
+    };
+    const answer = (more: Record<string, unknown>): Promise<void> => {
+      const asked = page.kernel.asked[page.kernel.asked.length - 1];
+      page.kernel.send({ type: 'answer', run: 0, asked, ...more });
+      return drawn();
+    };
+    const choose = async (name: string): Promise<void> => {
+      choice.value = name;
+      choice.dispatchEvent(new Event('change'));
+      await drawn();
+    };
+    expect(key.hidden).toBe(true);
+    choice.dispatchEvent(new Event('focus'));
+    await new Promise(done => setTimeout(done));
+    await answer({ runs: ['slower', 'gone'] });
+    expect(choice.textContent).toBe('Noneslowergone');
+    await choose('slower');
+    expect(page.kernel.asked.pop()).toEqual({
+      type: 'earlier',
+      name: 'slower'
+    });
+    page.kernel.asked.push({ type: 'earlier', name: 'slower' });
+    expect(key.textContent).toBe('Waiting for the kernel.');
+    const numbers = (): number[] => browser.texts.map(Number);
+    expect(Math.max(...numbers().filter(one => one < 200))).toBeLessThan(50);
+    const earlier = {
+      name: 'slower',
+      iterations: 400,
+      each: 1,
+      times_us: [null, ...Array.from({ length: 399 }, () => 90_000)],
+      mean_us: 90_000
+    };
+    await answer({ earlier });
+    expect(numbers()).toContain(80); // the axis includes its times
+    expect(key.textContent).toBe(
+      'Iteration time of slower: mean 90.0 ms, iterations 0 to 399'
+    );
+    await choose('gone');
+    await answer({ earlier: { unknown: 'there is no such run' } });
+    expect(key.textContent).toBe('there is no such run');
+    await choose('');
+    expect(key.hidden).toBe(true);
+    output.dispose();
+  });
+
   it('links the trace of the latest profile', () => {
     const profile_file = { run: 'first', file: 'profile-1.json.gz' };
     const output = page.open(snapshot(1, rows(0, 10)));
@@ -59,8 +125,8 @@ describe('the view', () => {
     const [content, buffers] = message('window', 2, rows(0, 10));
     page.kernel.send({ ...content, profile_file }, buffers);
     expect(link.hidden).toBe(false);
-    expect(link.pathname).toMatch(
-      /workbench\/api\/runs\/first\/files\/profile-1\.json\.gz$/
+    expect(link.href).toBe(
+      `${HUB}workbench/api/runs/first/files/profile-1.json.gz`
     );
     output.dispose();
   });
@@ -71,6 +137,20 @@ describe('the view', () => {
       page.kernel.send(...message('delta', seq, rows(5 + seq, 6 + seq)));
     }
     expect(browser.frame()).toBeLessThanOrEqual(4); // one of ours, one per uPlot
+    output.dispose();
+  });
+
+  it('follows with bars and text a little later, up to the newest iteration', async () => {
+    const output = page.open(snapshot(4, rows(0, 10)));
+    browser.frame();
+    for (let seq = 5; seq < 9; seq++) {
+      page.kernel.send(...message('delta', seq, rows(5 + seq, 6 + seq)));
+      browser.frame();
+    }
+    expect(title(output.node)).not.toBe('Iteration 13 · latest');
+    await new Promise(done => setTimeout(done, 600));
+    browser.frame();
+    expect(title(output.node)).toBe('Iteration 13 · latest');
     output.dispose();
   });
 

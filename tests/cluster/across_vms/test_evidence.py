@@ -1,7 +1,9 @@
 """The evidence bundle of ranks on several VMs."""
 
+import sys
+
 import pytest
-from bundles import completed
+from bundles import BundleFile, completed
 from clusters import quiet, waiting_for
 from timers import eventually
 
@@ -26,6 +28,23 @@ def test_each_vm_and_rank_is_in_the_file(machines):
         assert "lines read" in bundle.parts.get(log, "") or bundle.missing[log]
         assert "nothing listens" in bundle.missing[f"vms/{vm}/nccl_ras.json"]
     assert [one["name"] for one in bundle.json("cluster.json")["vms"]] == ["vm1", "vm2"]
+
+
+def test_secrets_of_a_vm_that_this_kernel_has_not(machines, tmp_path):
+    """The environment of its ranks is known by its agent only."""
+    python = tmp_path / "python"
+    export = "export OWN_PASSWORD='their word'"
+    python.write_text(f'#!/bin/sh\n{export}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    hosts = ["vm1", {"name": "vm2", "python": str(python)}]
+    fails = "import os\nassert rank == 0, 'not ' + os.environ['OWN_PASSWORD']"
+    with wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config) as cluster:
+        with pytest.raises(RanksFailed, match="not their word") as caught:
+            quiet(cluster, fails)
+        bundle = completed(caught.value.evidence)
+        on_demand = BundleFile(cluster.bundle(tmp_path / "now.zip"))
+    assert "not <removed>" in bundle["error.txt"]
+    assert "their word" not in bundle.text + on_demand.text
 
 
 def test_a_vm_that_is_cut_off(machines, tmp_path):

@@ -6,10 +6,10 @@ import stat
 import pytest
 from bundles import BundleFile
 
+from workbench import redaction
 from workbench.cluster.evidence import bundle as bundles
-from workbench.cluster.evidence import redaction
 from workbench.cluster.evidence.bundle import Bundle
-from workbench.cluster.evidence.redaction import Redactor
+from workbench.redaction import Redactor
 from workbench.resources import Unknown
 from workbench.timings.folder import MOST_EVIDENCE, RunFolder, evidence_file, evidence_files
 from workbench.timings.runs import MOST_RUNS, prune_evidence

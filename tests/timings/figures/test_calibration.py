@@ -37,9 +37,9 @@ def test_a_calibration_that_fits_badly_gives_no_advice():
 def test_few_bytes_are_not_reported_to_be_halved(fabric):
     """0.02 MB wait for latency: to halve them would save next to nothing."""
     said = causes(rows_of([4.0] * 20, size=20_000), fabric)
-    assert not any("fp16" in cause.cure for cause in said.values())
+    assert not any("fp16" in cause.change for cause in said.values())
     name = "exposed communication" if fabric is None else "latency of communication"
-    assert "communicate less often" in said[name].cure
+    assert "communicate less often" in said[name].change
 
 
 def test_the_view_shows_how_far_a_calibration_may_be_off(cluster, trained):

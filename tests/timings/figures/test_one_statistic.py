@@ -70,6 +70,19 @@ def test_profiled_iterations_are_not_said_to_warm_up():
     assert "3 iterations that were profiled are left out" in ranks_figure(timings).to_json()
 
 
+def test_more_profiled_iterations_than_others_are_left_out_too():
+    """A few others are enough for the figures, and the notes do not claim the opposite."""
+    timings = recorded(20)
+    rows = timings.rows()
+    rows["flags"][np.isin(rows["iteration"], range(4, 20))] |= int(Flag.PROFILED)
+    assert summarize(rows).iterations == 3
+    left_out = "16 iterations that were profiled are left out"
+    assert left_out in " ".join(notes(summarize(rows)))
+    assert left_out in " ".join(left_out_notes(rows))
+    only = rows[rows["iteration"] >= 4]
+    assert "The figures are of 16 iterations that were profiled" in " ".join(notes(summarize(only)))
+
+
 def test_one_of_anything_is_no_plural():
     """One rank and one iteration are counted in the singular."""
     rows = rows_of([4.0] * 20)

@@ -102,7 +102,7 @@ def test_communication_that_is_not_timed_is_said(cluster, trained, how):
     assert np.isnan(columns(rows)["communication_us"]).sum() >= 2 * 7
     first = next(iter(causes(rows).values()))
     assert first.name == "communication that is not timed"
-    assert repr(Causes([first])).startswith(f"unknown: {first.unknown}  communication")
+    assert repr(Causes([first])).startswith(f"unknown: {first.saving_us.reason}  communication")
     reading = TimingsReading.take(ClusterSource(cluster), 14)
     assert "is not timed" in reading.status.message
     shown = ClusterSource(cluster).details(found.iteration - 6, found.iteration).summary

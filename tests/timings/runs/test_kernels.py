@@ -64,6 +64,17 @@ def test_what_a_killed_kernel_has_flushed_is_there(kernel):
     assert collectives.groupby(["iteration", "rank"]).size().eq(2).all()
 
 
+def test_a_session_saved_while_the_run_goes_on_says_so(kernel, tmp_path):
+    """Its files are open as those of a killed kernel, which may not be what happened."""
+    _, path = kernel()
+    run = wb.open_run(path)
+    assert eventually(lambda: run.iterations >= 10)
+    session = run.save(tmp_path / "now.gwsession")
+    with pytest.warns(UserWarning, match="or it was saved while it ran"):
+        saved = wb.open_run(session)
+    assert saved.iterations >= 10
+
+
 def test_two_kernels_write_at_once(kernel):
     """Runs of different kernels are stored next to each other, and neither removes the other's."""
     os.environ["GRADIENT_WORKBENCH_MOST_RUNS"] = "1"

@@ -2,6 +2,7 @@
 
 - `ddp`: a process group of torch.distributed
 - `horovod`: a Horovod ring
+- `own_peers`: refuses connections of other users of this machine
 
 A new backend needs a module here with a subclass of `Backend`, one in `workbench.rank.backends`,
 and an entry in the table there.

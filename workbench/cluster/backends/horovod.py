@@ -8,14 +8,16 @@ Horovod is imported when the first ring is formed: the kernel may lack it.
 from __future__ import annotations
 
 import re
+import socket
 import sys
 import threading
 import traceback
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.backends import Backend, Ranks, tensorflow_configs
+from workbench.cluster.backends.own_peers import may_connect
 from workbench.errors import HorovodMissing, RankError, StartFailed
 from workbench.wire.rank_messages import RendezvousPort
 
@@ -201,6 +203,9 @@ class Rendezvous:
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
         self._server = RendezvousHTTPServer((self._address, 0), RendezvousHandler, 0)
+        # Horovod's server has no keys: another user could change the ranks' addresses
+        self._answer = self._server.process_request_thread
+        self._server.process_request_thread = self._answer_own_peers
         # the default also prints that a rank was freed before it had its answer
         self._server.handle_error = _print_error
         # without `init(plan)`, the server removes a rank's address when that rank is connected;
@@ -214,6 +219,13 @@ class Rendezvous:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def _answer_own_peers(self, request: socket.socket, client: tuple[Any, ...]) -> None:
+        """Answer a request in its own thread, unless it is from another user of this machine."""
+        if may_connect(client[:2], (self._address, self.port)):
+            self._answer(request, client)
+        else:
+            self._server.shutdown_request(request)
 
     @property
     def port(self) -> int:

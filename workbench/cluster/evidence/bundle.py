@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench._version import __version__
-from workbench.cluster.evidence.redaction import REMOVED, Redactor
+from workbench.redaction import REMOVED, Redactor
 from workbench.resources.unknown import Unknown
 from workbench.safefiles import make_private_folder
 

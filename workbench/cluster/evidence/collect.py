@@ -10,11 +10,11 @@ from typing import Any
 from workbench.cluster.cell_run import CellRun
 from workbench.cluster.evidence import ranks, timings, vms
 from workbench.cluster.evidence.bundle import Bundle
-from workbench.cluster.evidence.redaction import Redactor
 from workbench.cluster.evidence.states import SeenState
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.state import ClusterState
 from workbench.errors import CellError
+from workbench.redaction import Redactor
 from workbench.wire.transport import transports_to_plain
 
 _SOURCE = (
@@ -133,7 +133,9 @@ def _counts(
 
 
 def _redactor(processes: ClusterProcesses) -> Redactor:
-    hosts = processes.agents.options.hosts or ()
+    hosts, secrets = processes.agents.options.hosts or (), []
+    for agent in processes.agents.all:
+        secrets += agent.facts.secrets
     connection = processes.engines.to_saved()["connection"]
-    keys = [str(value) for name, value in connection.items() if "key" in name]
-    return Redactor([host.environment for host in hosts], keys)
+    secrets += [str(value) for name, value in connection.items() if "key" in name]
+    return Redactor([host.environment for host in hosts], secrets)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from workbench.cluster.evidence import timings, vms
 from workbench.cluster.evidence.bundle import Bundle
-from workbench.cluster.evidence.redaction import Redactor
 from workbench.errors import RunError, UsageError
+from workbench.redaction import Redactor
 from workbench.resources.unknown import Unknown
 from workbench.timings.folder import evidence_files
 from workbench.timings.run import Run, list_runs, open_run

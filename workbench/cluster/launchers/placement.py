@@ -7,7 +7,6 @@ VMs share, RDMA before plain and faster before slower; otherwise that of the VM'
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from workbench.resources.nccl_ports import (
     ports_in_use,
     settings_of,
 )
+from workbench.wire.address import is_own_address
 from workbench.wire.agent_messages import Facts
 
 
@@ -57,22 +57,13 @@ def kernel_address(agents: list[Agent]) -> str:
             cure="reach all VMs through one network (HostName in the ssh config)",
         )
     address = next(iter(seen.values()))
-    if ":" in address or not _is_own(address):
+    if ":" in address or not is_own_address(address):
         raise StartFailed(
             f"the VMs see this machine at {address}, where it cannot listen for them (a jump host, "
             "an address translation or IPv6 in between)",
             cure="reach them over a network in which both have IPv4 addresses of their own",
         )
     return address
-
-
-def _is_own(address: str) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
 
 
 def choose(agents: list[Agent]) -> list[Link]:

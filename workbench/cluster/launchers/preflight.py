@@ -111,7 +111,7 @@ def finding_of(vm: str, error: StartFailed) -> Finding:
         evidence=error.cause,
         why="No rank can be started on this VM.",
         cure=error.cure,
-        source="Gradient Workbench, README",
+        source="Gradient Workbench documentation, Train across VMs",
     )
 
 

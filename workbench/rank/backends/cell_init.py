@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -34,6 +35,7 @@ _ring: RingSockets
 _send: Callable[[Message], None]
 _leave: Callable[[], None]
 _shutdown: threading.Lock
+_starts: Callable[[], AbstractContextManager[None]]
 
 
 def install(
@@ -42,6 +44,7 @@ def install(
     send: Callable[[Message], None],
     leave: Callable[[], None],
     shutdown: threading.Lock,
+    starts: Callable[[], AbstractContextManager[None]],
 ) -> None:
     """Replace ``hvd.init`` by `init`.
 
@@ -57,9 +60,12 @@ def install(
         Shuts Horovod down without waiting for the other ranks.
     shutdown
         Locked while another thread shuts Horovod down.
+    starts
+        Returns a context manager in whose body Horovod's thread is started.
     """
-    global _recorder, _ring, _send, _leave, _shutdown
-    _recorder, _ring, _send, _leave, _shutdown = recorder, ring, send, leave, shutdown
+    global _recorder, _ring, _send, _leave, _shutdown, _starts
+    _recorder, _ring, _send, _leave = recorder, ring, send, leave
+    _shutdown, _starts = shutdown, starts
     for owner in (horovod.torch, mpi_ops):
         if owner.init is _init:  # otherwise it is replaced already, maybe by a cell
             owner.init = init
@@ -79,7 +85,8 @@ def init(*args: Any, **options: Any) -> None:
                 stack.enter_context(contextlib.nullcontext() if over_mpi else _ring)
             if not over_mpi:
                 os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(_port())
-            _init(*args, **options)
+            with _starts():
+                _init(*args, **options)
         process_sets.note_members(_recorder)
     except HorovodInternalError:
         _leave()  # otherwise the next hvd.init() fails at once

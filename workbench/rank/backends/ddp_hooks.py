@@ -129,18 +129,18 @@ class DDPHooks(Hooks):
             return model.hook(model.state, bucket)
         if self._recorder.capturing:
             self._recorder.loop.note_unheard()
-            with self._calls.hook_of_ddp():
+            with self._calls.hook_of_ddp([]):
                 return model.hook(model.state, bucket)
         began = perf_counter_ns()
         handle = Bucket(self._recorder)
-        with self._calls.hook_of_ddp() as sent:
+        with self._calls.hook_of_ddp(handle.sent):
             future = model.hook(model.state, bucket)
             buffer = bucket.buffer()
             if isinstance(future, torch._C.Future):  # the base class, which PyTorch returns too
                 handle.follow(future, gpu=buffer.is_cuda)
             else:
                 handle.finished = perf_counter_ns()
-            operation = model.operation(bucket, sum(sent) or buffer.nbytes)
+            operation = model.operation(bucket, buffer.nbytes)
             loop = self._recorder.loop
             waits = bucket.is_last() and loop.in_backward  # for all buckets of the backward
             loop.buckets.submitted(operation, handle, began, waits=waits)
@@ -166,6 +166,7 @@ class _Model:
         self._operations.clear()
 
     def operation(self, bucket: Any, size: int) -> Operation:
+        """Return the description of a bucket without a hook, which may send fewer bytes."""
         key = bucket.index(), size
         found = self._operations.get(key)
         if found is None:

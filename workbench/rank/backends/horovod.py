@@ -30,6 +30,7 @@ from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.horovod_tap import Tap
 from workbench.rank.backends.horovod_tensorflow import HorovodTensorFlow
+from workbench.rank.backends.horovod_thread import HorovodThread
 from workbench.rank.backends.ring_sockets import RingSockets
 from workbench.rank.backends.tensorflow_config import free_address
 from workbench.rank.backends.torch_calls import TorchCalls
@@ -75,6 +76,7 @@ class HorovodBackend(Backend):
         )
         self._tensorflow = HorovodTensorFlow(recorder)
         self._ring = RingSockets()
+        self._thread = HorovodThread(self._thread_ended)
         self._shutdown = threading.Lock()
         """Horovod's shutdown joins its thread; two concurrent calls would wait forever."""
 
@@ -121,12 +123,14 @@ class HorovodBackend(Backend):
                 self._ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
         ring = self._ring
         leave = partial(self._break, ring, peer_lost=not mpi)
-        cell_init.install(self._recorder, ring, self._send, leave, self._shutdown)
+        starts = nullcontext if mpi else self._thread.starts
+        cell_init.install(self._recorder, ring, self._send, leave, self._shutdown, starts)
         if mpi:
             mpi_controller.start_mpi()
         try:
             with nullcontext() if mpi else ring:
-                _init()
+                with starts():
+                    _init()
                 total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
             process_sets.note_members(self._recorder)
         except BaseException as error:
@@ -171,8 +175,8 @@ class HorovodBackend(Backend):
         in_thread(self._break, self._ring, peer_lost)
 
     def is_initialized(self) -> bool:
-        """Return whether Horovod is initialized, which a cell can change."""
-        return bool(mpi_ops.is_initialized())
+        """Return whether Horovod is initialized, which a cell can change, and its thread runs."""
+        return bool(mpi_ops.is_initialized()) and self._thread.is_alive()
 
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
@@ -263,6 +267,15 @@ class HorovodBackend(Backend):
             shutdown.join(_BREAK_PERIOD_S)
         if not shutdown.is_alive() and not ring.forming:
             self._end_lost(ring)
+
+    def _thread_ended(self) -> None:
+        """End a ring whose thread has ended by an error, so that no rank waits for this one."""
+        ring = self._ring
+        with self._shutdown:
+            if ring is not self._ring or ring.forming or not mpi_ops.is_initialized():
+                return
+            ring.shut_down()
+        self._end_lost(ring)
 
     def _end_lost(self, ring: RingSockets) -> None:
         """End the waits for collectives of a ring that Horovod's thread has left unfinished.

@@ -8,6 +8,8 @@ from typing import Any
 def distributed_optimizer(optimizer: Any, *, process_set: Any = None, op: Any = None) -> Any:
     """Return an optimizer like a given one that first averages gradients over the ranks.
 
+    Its class is a subclass of the optimizer's. A saved model has the class itself.
+
     Parameters
     ----------
     optimizer
@@ -17,11 +19,6 @@ def distributed_optimizer(optimizer: Any, *, process_set: Any = None, op: Any = 
     op
         ``hvd.Average``, ``hvd.Sum`` or ``hvd.Adasum``; None for the average.
 
-    Returns
-    -------
-    keras.Optimizer
-        An instance of a subclass of the optimizer's class. A saved model has the class itself.
-
     Raises
     ------
     TypeError
@@ -29,8 +26,7 @@ def distributed_optimizer(optimizer: Any, *, process_set: Any = None, op: Any = 
     """
     import horovod.tensorflow as hvd
 
-    own = type(optimizer)
-    if not hasattr(own, "stateless_apply"):
+    if not hasattr(own := type(optimizer), "stateless_apply"):
         raise TypeError(
             f"DistributedOptimizer({own.__name__}): not an optimizer of Keras 3. Use "
             "hvd.DistributedOptimizer of horovod.tensorflow.keras with earlier versions."

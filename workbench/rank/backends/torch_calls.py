@@ -28,11 +28,17 @@ class Bucket:
     ----------
     recorder
         Knows whether a CUDA graph is captured.
+
+    Attributes
+    ----------
+    sent
+        The bytes of the collectives that its hook has called.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.finished = 0
+        self.sent: list[int] = []
         self._event: Any = None
 
     def done(self) -> bool:
@@ -110,12 +116,12 @@ class TorchCalls:
         self._hook_thread = 0
 
     @contextmanager
-    def hook_of_ddp(self) -> Iterator[list[int]]:
-        """Collect the bytes of collectives that belong to a bucket, which are not recorded."""
+    def hook_of_ddp(self, sent: list[int]) -> Iterator[None]:
+        """Add the bytes of a bucket's collectives, which are not recorded, to `sent`."""
         self._hook_thread = threading.get_ident()
-        self._hook = self._hook_thread, []
+        self._hook = self._hook_thread, sent
         try:
-            yield self._hook[1]
+            yield
         finally:
             self._hook = None
 
@@ -248,15 +254,23 @@ class TorchCalls:
         return self._gpu and self._recorder.loop.in_backward and not _is_of_python(thread)
 
     def is_of_bucket(self, thread: int, sent: Any) -> bool:
-        """Whether a hook of DDP makes a call, itself or in a callback of a future."""
+        """Whether a hook of DDP makes a call, itself or in a callback of a future.
+
+        The bytes that callbacks send are counted for the oldest unfinished bucket.
+        """
         hook = self._hook
         if hook is not None and hook[0] == thread:
             hook[1].append(measure(sent)[0])
             return True
         unfinished = hook is not None or bool(self._recorder.loop.buckets)
-        if thread in (self._main, self._hook_thread) or not unfinished:
+        if thread in (self._main, self._hook_thread) or not unfinished or _is_of_python(thread):
             return False
-        return not _is_of_python(thread)
+        oldest = self._recorder.loop.buckets.oldest_sent
+        if oldest is not None:
+            oldest.append(measure(sent)[0])
+        elif hook is not None:
+            hook[1].append(measure(sent)[0])
+        return True
 
     def call(
         self, named: Named, group: Any, sent: Any, began: int, thread: int, peer: int = -1

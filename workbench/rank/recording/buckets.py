@@ -11,9 +11,18 @@ from workbench.rank.recording.waits import Waits
 
 
 class PendingBucket(Protocol):
-    """A bucket that DDP reduces; `finished` is the time when it was found done, or 0."""
+    """A bucket that DDP reduces.
+
+    Attributes
+    ----------
+    finished
+        The time when it was found done, or 0.
+    sent
+        The bytes of the collectives that its hook has called; empty if none was seen.
+    """
 
     finished: int
+    sent: list[int]
 
     def done(self) -> bool:
         """Return whether it is done, without waiting."""
@@ -33,6 +42,12 @@ class Buckets:
         """Return how many buckets DDP has submitted in this backward."""
         return len(self._of_backward)
 
+    @property
+    def oldest_sent(self) -> list[int] | None:
+        """`PendingBucket.sent` of the oldest bucket that has not finished; in any thread."""
+        pending = (bucket for _, _, bucket in tuple(self._of_backward))
+        return next((bucket.sent for bucket in pending if not bucket.finished), None)
+
     def submitted(
         self, operation: Operation, bucket: PendingBucket, began: int, *, waits: bool
     ) -> None:
@@ -50,7 +65,9 @@ class Buckets:
         self.find_done()
         now = perf_counter_ns()
         for operation, submitted, bucket in self._of_backward:
-            self._reported.add(operation, submitted, bucket.finished or now)
+            # complete only now: a hook can send more in the callback of a future
+            reduced = operation._replace(size=sum(bucket.sent)) if bucket.sent else operation
+            self._reported.add(reduced, submitted, bucket.finished or now)
         self._of_backward.clear()
         return now
 

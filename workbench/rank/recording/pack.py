@@ -320,14 +320,14 @@ def _window(item: RecordedIteration) -> _Window:
 
 def _progress(steps: list[StepRecord]) -> BatchProgress:
     """Return what the steps of an iteration trained with; of one batch they may all use."""
-    last = steps[-1].progress
-    for step in steps:
-        if step.progress.batch:
-            last = step.progress
-    samples = [step.progress.samples for step in steps]
-    if len(steps) > 1:  # the optimizers of a GAN train with the same batch
-        return last._replace(samples=max(samples))
-    return last
+    if len(steps) == 1:
+        return steps[0].progress
+    loaded = [step.progress for step in steps if step.progress.batch]
+    if not loaded:  # the optimizers of a GAN train with the same tensors
+        samples = max(step.progress.samples for step in steps)
+        return steps[-1].progress._replace(samples=samples)
+    counts = [progress.samples for progress in loaded]  # each step has loaded other batches
+    return loaded[-1]._replace(samples=sum(counts) if all(counts) else 0)
 
 
 def _waits(window: _Window) -> list[Interval]:

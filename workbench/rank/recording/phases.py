@@ -2,7 +2,8 @@
 
 The phase between a step and the next forward is determined afterwards, and is called a gap
 until then. If a training forward follows, the time in a DataLoader is data loading and the
-rest is `other`. If a step or an evaluation follows, all of it is `other`.
+rest is `other`. If a step or an evaluation follows, all of it is `other`, except before a step
+whose closure computes the first forward.
 """
 
 from __future__ import annotations
@@ -118,9 +119,12 @@ class PhaseClock:
         self._phase = self._default
 
     def step(self, now: int) -> None:
-        """Begin an optimizer's step; the gap before it is `other`."""
+        """Begin an optimizer's step; the gap before it is `other`, except before a closure."""
         self._mark(now)
-        self._before_step += self._end_gap()
+        if self._spent[_FORWARD] or self._spent[_BACKWARD]:
+            self._before_step += self._end_gap()
+        else:  # nothing was trained since the last step, so the step has a closure that trains
+            self._end_gap_before_forward()
         self._phase = self._default = _OPTIMIZER
         self._stack.clear()
 

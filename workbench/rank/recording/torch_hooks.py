@@ -290,17 +290,13 @@ def _to_leaves_host(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
     return False
 
 
-def _cuda_leaves_host(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return _on_host(tensor)
-
-
 def _copy_leaves_host(tensor: torch.Tensor, source: Any, *_: Any, **__: Any) -> bool:
     return not _on_host(tensor) and _on_host(source)
 
 
 _FROM_HOST: dict[str, Callable[..., bool]] = {
     "to": _to_leaves_host,
-    "cuda": _cuda_leaves_host,
+    "cuda": lambda tensor, *_, **__: _on_host(tensor),
     "copy_": _copy_leaves_host,
 }
 """Methods that copy tensors, and functions that return whether a call copies to a device."""

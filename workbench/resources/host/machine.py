@@ -107,14 +107,14 @@ def _variables(procfs: Path) -> list[str]:
     return text.split("\0") if isinstance(text, str) else []
 
 
-def machine_identity(procfs: str | Path = "/proc") -> str | Unknown:
+def machine_identity() -> str | Unknown:
     """Return a text that is equal for two processes only if they run on the same machine.
 
     It consists of the boot id, the UTS namespace (which a container or test VM does not
     share) and the host name: cloned machines have the same name, and containers on one
     machine have the same boot id.
     """
-    procfs = Path(procfs)
+    procfs = Path("/proc")
     parts = [
         read_text(procfs / "sys/kernel/random/boot_id"),
         _namespace(procfs),

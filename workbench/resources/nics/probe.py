@@ -147,9 +147,8 @@ def probe_nics(sysfs: Path) -> tuple[Nic, ...]:
 
 def interfaces(sysfs: Path) -> list[Path]:
     """Return the folders of all network interfaces except loopback."""
-    return [
-        x for x in children(sysfs / "class/net") if (x / "type").exists() and not _is_loopback(x)
-    ]
+    types = ((one, one / "type") for one in children(sysfs / "class/net"))
+    return [one for one, kind in types if kind.exists() and read_int(kind) != _LOOPBACK]
 
 
 def port_name(port: RdmaPort) -> str:
@@ -157,10 +156,6 @@ def port_name(port: RdmaPort) -> str:
     if port.interface is not None:
         return port.interface
     return port.device if port.number == 1 else f"{port.device}/{port.number}"
-
-
-def _is_loopback(folder: Path) -> bool:
-    return read_int(folder / "type") == _LOOPBACK
 
 
 def _rdma_nic(sysfs: Path, port: RdmaPort, addresses: _Addresses) -> Nic:

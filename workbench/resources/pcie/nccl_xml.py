@@ -27,7 +27,7 @@ def why_rejected(data: bytes) -> str:
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         return "it begins with a byte order mark"
     text = data.decode("latin-1")
-    bare = _VALUE.sub("''", _COMMENT.sub(_line_ends, text))
+    bare = _VALUE.sub("''", _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text))
     if "<?" in bare:
         return f"line {_line(bare, '<?')} has an XML declaration (<?xml ...?>)"
     if "\t" in bare:
@@ -40,10 +40,6 @@ def why_rejected(data: bytes) -> str:
 
 def _line(text: str, what: str) -> int:
     return text.count("\n", 0, text.index(what)) + 1
-
-
-def _line_ends(comment: re.Match[str]) -> str:
-    return "\n" * comment[0].count("\n")
 
 
 def topology_text(tree: PciTree) -> str:

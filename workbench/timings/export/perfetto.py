@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from workbench.timings.export.iterations import (
     iter_iterations,
     select_rows,
 )
+from workbench.timings.export.profiler_trace import ProfilerEvent
 from workbench.timings.source import ClocksLike, TimingsSource
 from workbench.timings.store import PHASES, CollectiveRecord, Rows
+from workbench.wire import Flag
 
 PHASES_THREAD = 1
 LANES = {
@@ -121,7 +124,7 @@ class Trace:
 
     def _iteration(self, iteration: Iteration, begins: list[int]) -> None:
         table = columns(iteration.rows)
-        last: dict[int, tuple[int, int, Collective]] = {}
+        same: dict[tuple[str, int], dict[int, tuple[int, int, Collective]]] = {}
         for at, row in enumerate(iteration.rows):
             rank = int(row["rank"])
             # an alignment may let consecutive iterations of a rank overlap by some ns
@@ -130,12 +133,15 @@ class Trace:
             figures = {name: _plain(table[name][at]) for name in _SHOWN}
             self._phases(rank, row, begin, figures)
             self._counters(rank, begin, figures)
+            seen: Counter[str] = Counter()
             for one in iteration.collectives.get(rank, []):
                 tid = self._collective(rank, begin, one, COLLECTIVES)
-                if rank not in last or one.finished_ns >= last[rank][2].finished_ns:
-                    last[rank] = (tid, begin, one)
+                places = same.setdefault((one.label, seen[one.label]), {})
+                places[rank] = (tid, begin, one)
+                seen[one.label] += 1
             self._transfers(rank, begin, iteration.collectives.get(rank, []))
-        self._arrows_from_the_latest(last)
+        for places in same.values():
+            self._arrows_from_the_latest(places)
 
     def _dated(self, records: list[CollectiveRecord]) -> list[tuple[int, CollectiveRecord]]:
         """Return the records of the ranks in the trace with their begins, in order."""
@@ -162,14 +168,15 @@ class Trace:
         name = f"iteration {int(row['iteration'])}"
         known = {key: value for key, value in figures.items() if value is not None}
         args = {**known, "cell": int(row["cell"]), "world_size": int(row["world_size"])}
+        marked = {"profiled": True} if row["flags"] & Flag.PROFILED else {}
         self.add_slice(
-            name, "iteration", rank, PHASES_THREAD, begin, int(row["iteration_ns"]), args
+            name, "iteration", rank, PHASES_THREAD, begin, int(row["iteration_ns"]), args | marked
         )
         for phase in PHASES:
             took = int(row[f"{phase}_ns"])
             if took > 0:
                 args = {"place": "stacked: only the sum is known"}
-                self.add_slice(phase, "phase", rank, PHASES_THREAD, begin, took, args)
+                self.add_slice(phase, "phase", rank, PHASES_THREAD, begin, took, args | marked)
                 begin += took
 
     def _counters(self, rank: int, begin: int, figures: dict[str, Any]) -> None:
@@ -240,9 +247,9 @@ class Trace:
         return tid
 
     def _arrows_from_the_latest(self, places: dict[int, tuple[int, int, Collective]]) -> None:
-        """Draw arrows from the rank that submitted the last collective last to the others."""
-        if len({one.name for _, _, one in places.values()}) != 1 or len(places) < 2:
-            return
+        """Draw arrows from the rank that submitted a collective last to the others."""
+        if len(places) < 2 or {len(places)} != {one.ranks for _, _, one in places.values()}:
+            return  # the latest may be missing; and who was in which of several process sets?
         submitted = {rank: begin + one.submitted_ns for rank, (_, begin, one) in places.items()}
         last = max(submitted, key=lambda rank: submitted[rank])
         unsure = self.aligned.uncertainty_ns
@@ -271,13 +278,12 @@ class Trace:
         """Name a thread, and place it by its number."""
         self._events.name("thread", rank, name, tid, tid)
 
-    def add_flow(self, event: dict[str, Any], rank: int, tid: int, at: int) -> None:
+    def add_flow(self, event: ProfilerEvent, rank: int, tid: int, at: int) -> None:
         """Write an end of an arrow that PyTorch's profiler has recorded."""
-        number = f"{rank}.{event.get('cat', '')}.{event.get('id')}"
-        more = {"bp": "e"} if event["ph"] == "f" else {}
         self._events.add(
-            ph=event["ph"], name=event.get("name", "flow"), cat=event.get("cat", "flow"),
-            id=number, pid=rank, tid=tid, ts=self._us(at), **more,
+            ph=event.phase, name=event.name, cat=event.category,
+            id=f"{rank}.{event.category}.{event.number}", pid=rank, tid=tid, ts=self._us(at),
+            bp="e" if event.phase == "f" else None,
         )  # fmt: skip
 
     def _us(self, t_ns: int) -> float:

@@ -5,13 +5,12 @@ Each rank is a process; what PyTorch's profiler has recorded in one of its threa
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,10 +20,11 @@ from workbench.timings.export.alignment import align
 from workbench.timings.export.events import open_trace
 from workbench.timings.export.iterations import select_rows
 from workbench.timings.export.perfetto import Trace, about
+from workbench.timings.export.profiler_trace import ProfilerEvent, read_trace
 from workbench.timings.source import TimingsSource
 from workbench.timings.store import Rows, has_flag, profiled
 from workbench.wire import Flag
-from workbench.wire.profile_messages import MARK, ProfileEnded
+from workbench.wire.profile_messages import ProfileEnded
 
 _FIRST_THREAD = 1_000_000
 _LANES = 1000
@@ -141,30 +141,26 @@ class _RankEvents:
     def __init__(self, trace: Trace, profile: RankProfile) -> None:
         self._trace = trace
         self._rank, self._ended = profile.rank, profile.ended
-        content = json.loads(gzip.decompress(profile.data))
-        self._base = int(content.get("baseTimeNanoseconds", 0))
-        self._events = [one for one in content["traceEvents"] if one.get("ph") in {"X", "s", "f"}]
-        self._threads: dict[tuple[Any, Any], int] = {}
-        self._process = _process(self._events)
+        self._events, self._base_ns, self._marked = read_trace(profile.data)
+        self._threads = 0
+        own = (one.pid for one in self._events if one.category not in _GPU)
+        self._process = next(own, None)
+        """The rank's process id, in which its operators run; GPUs have numbers of their own."""
 
     def write(self) -> float:
         """Write the events; return the uncertainty of their times, infinite without a clock."""
-        marks = [self._ns(one["ts"]) for one in self._events if one.get("name") == MARK]
-        clock = ProfileClock.of(self._ended, marks)
+        clock = ProfileClock.of(self._ended, self._marked)
         if clock is None:
             return math.inf
-        events = [one for one in self._events if _is_shown(one)]
-        begins = np.array([self._ns(one["ts"]) for one in events], dtype=np.int64)
-        common, off = self._common(clock.to_rank(begins))
-        threads: dict[tuple[Any, Any], list[tuple[int, dict[str, Any]]]] = {}
-        for begin, one in zip(common.tolist(), events, strict=True):
-            threads.setdefault((one.get("pid"), one.get("tid")), []).append((begin, one))
+        begins, took = self._events.times_ns()
+        begins, off = self._common(clock.to_rank(self._base_ns + begins))
+        threads: dict[tuple[int, int], list[int]] = {}
+        for place in np.lexsort((-took, begins)).tolist():  # callers before what they call
+            one = self._events[place]
+            threads.setdefault((one.pid, one.tid), []).append(place)
         for key in sorted(threads, key=self._order):
-            self._thread(key, threads[key])
+            self._thread(key, threads[key], begins)
         return clock.uncertainty_ns + off
-
-    def _ns(self, ts_us: float) -> int:
-        return self._base + round(ts_us * 1000)
 
     def _common(self, t_ns: Times) -> tuple[Times, float]:
         """Return times on the common clock, and their greatest uncertainty."""
@@ -173,73 +169,63 @@ class _RankEvents:
         times, off = self._trace.aligned.to_common(cell, rank, t_ns)
         return times, float(np.max(off, initial=0.0))
 
-    def _order(self, key: tuple[Any, Any]) -> tuple[bool, str, int]:
+    def _order(self, key: tuple[int, int]) -> tuple[bool, str, int]:
         """Order threads: the main thread first, then the others of the process, then GPUs."""
         pid, tid = key
-        return pid != self._process, str(pid), 0 if pid == tid else int(tid)
+        return pid != self._process, str(pid), 0 if pid == tid else tid
 
-    def _thread(self, key: tuple[Any, Any], events: list[tuple[int, dict[str, Any]]]) -> None:
+    def _thread(self, key: tuple[int, int], places: list[int], begins: Times) -> None:
+        """Write the events of a thread, which are in order."""
         pid, tid = key
-        first = _FIRST_THREAD + _LANES * len(self._threads)
-        self._threads[key] = first
+        first = _FIRST_THREAD + _LANES * self._threads
+        self._threads += 1
         name = "main thread" if pid == tid else f"thread {tid}"
         if pid != self._process:
             name = f"GPU {pid} stream {tid}"
-        slices = [(begin, one) for begin, one in events if one["ph"] == "X"]
+        lane_at: dict[int, int] = {}
         used = -1
-        for lane, begin, took, one in _lanes(slices):
+        for lane, begin, took, one in _lanes(self._at(places, begins)):
             if lane > used:
                 used = lane
                 more = "" if lane == 0 else f" ({lane + 1})"
                 self._trace.name_thread(self._rank, f"PyTorch: {name}{more}", first + lane)
             self._trace.add_slice(
-                one["name"], one.get("cat", "cpu_op"), self._rank, first + lane, begin, took,
-                _args(one),
+                one.name, one.category, self._rank, first + lane, begin, took,
+                json.loads(one.args),
             )  # fmt: skip
-        for begin, one in events:
-            if one["ph"] != "X" and used >= 0:
-                self._trace.add_flow(one, self._rank, first, begin)
+            lane_at.setdefault(begin, lane)
+        for begin, one in self._at(places, begins):
+            # the end of an arrow is at the begin of its slice
+            if one.phase != "X" and begin in lane_at:
+                self._trace.add_flow(one, self._rank, first + lane_at[begin], begin)
 
-
-def _process(events: list[dict[str, Any]]) -> Any:
-    """Return the rank's process id, in which its operators run; GPUs have numbers of their own."""
-    pids = (one.get("pid") for one in events if one.get("cat") not in _GPU)
-    return next((pid for pid in pids if isinstance(pid, int)), None)
-
-
-def _is_shown(event: dict[str, Any]) -> bool:
-    if not isinstance(event.get("pid"), int) or not isinstance(event.get("tid"), int):
-        return False  # the profiler's own marks
-    # one that has not finished has no end: the optimizer's step in which the profile ends
-    return event.get("name") != MARK and event.get("args", {}).get("finished") is not False
-
-
-def _args(event: dict[str, Any]) -> dict[str, Any]:
-    hidden = {"Record function id", "Ev Idx", "finished"}
-    return {name: value for name, value in event.get("args", {}).items() if name not in hidden}
+    def _at(self, places: list[int], begins: Times) -> Iterator[tuple[int, ProfilerEvent]]:
+        """Yield the events at some places, each with its begin on the common clock."""
+        return ((begins[place].item(), self._events[place]) for place in places)
 
 
 def _lanes(
-    slices: list[tuple[int, dict[str, Any]]],
-) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
-    """Yield slices with a lane each, so that those of one lane are nested or apart.
+    events: Iterator[tuple[int, ProfilerEvent]],
+) -> Iterator[tuple[int, int, int, ProfilerEvent]]:
+    """Yield the slices of events with a lane each, so that those of one lane are nested or apart.
 
     Yields the lane, the begin and the duration in nanoseconds, and the event. An operator may end
     in its caller's last nanoseconds, after rounding even later: it is cut.
     """
-    timed = [(begin, round(one.get("dur", 0) * 1000), one) for begin, one in slices]
     lanes: list[list[int]] = []
-    for begin, took, one in sorted(timed, key=lambda each: (each[0], -each[1])):
+    for begin, one in events:
+        if one.phase != "X":
+            continue
         for ends in lanes:
             while ends and ends[-1] <= begin:
                 ends.pop()
-        latest = begin + took - _ROUNDING_NS
+        latest = begin + one.took_ns - _ROUNDING_NS
         fit = (at for at, ends in enumerate(lanes) if not ends or latest <= ends[-1])
         lane = next(fit, len(lanes))
         if lane == len(lanes):
             lanes.append([])
         ends = lanes[lane]
-        end = min(begin + took, ends[-1]) if ends else begin + took
+        end = min(begin + one.took_ns, ends[-1]) if ends else begin + one.took_ns
         ends.append(end)
         yield lane, begin, end - begin, one
 

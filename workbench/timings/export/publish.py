@@ -41,16 +41,12 @@ class Publisher:
         The cluster's timings; each row is read once.
     cluster
         The cluster's name.
-    registry
-        Registry of the published figures; that in the user's runtime folder by default.
     """
 
-    def __init__(
-        self, timings: LiveSource, cluster: str, registry: ProcessRegistry | None = None
-    ) -> None:
+    def __init__(self, timings: LiveSource, cluster: str) -> None:
         self._timings = timings
         self._cluster = cluster
-        self._registry = registry or ProcessRegistry(_runtime_folder() / FOLDER)
+        self._registry = ProcessRegistry(_runtime_folder() / FOLDER)
         self._cursor = 0
         self._ranks: dict[int, dict[str, Any]] = {}
         self._wake = threading.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import UsageError, reason
+from workbench.redaction import Redactor
 from workbench.timings.derive import columns, group_means
 from workbench.timings.export.events import export_path, writing
 from workbench.timings.export.iterations import select_rows
@@ -27,8 +27,6 @@ _TIMES = ("iteration", *PHASES, "communication", "wait")
 _UNSCALED = ("algbw_gbps", "busbw_gbps", "overlap", "bytes")
 _METRICS_LIMIT = 1000
 """Most metrics that MLflow accepts in one request."""
-_PASSWORD = re.compile(r"(//(?:[^/@:\s]*:)?)[^/@\s]*(@)")
-"""The password in an address, or a token in its place, between the two groups."""
 
 
 class Series(NamedTuple):
@@ -128,7 +126,7 @@ def _tracking(tracking_uri: str | None) -> Iterator[None]:
         text = f"Cannot export to MLflow at {uri}: {reason(error).rstrip('.')}."
         if not isinstance(error, UsageError):
             text += " Check the tracking URI, its server and the run's id, and export again."
-        raise UsageError(_PASSWORD.sub(r"\1...\2", text)) from None
+        raise UsageError(Redactor().clean(text)) from None
 
 
 def _experiment(client: Any, name: str) -> str:

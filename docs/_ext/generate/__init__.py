@@ -1,0 +1,1 @@
+"""What makes the generated parts of pages: each module has a function `markdown`."""

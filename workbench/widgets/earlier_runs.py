@@ -1,0 +1,73 @@
+"""The iteration times of stored runs, with which a live view compares its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from workbench.errors import WorkbenchError
+from workbench.resources import Unknown
+from workbench.timings.run import Run
+from workbench.timings.runs import all_runs, find
+from workbench.timings.store import Rows
+from workbench.timings.summary import summarize
+
+MOST_NAMES = 50
+MOST_POINTS = 4096
+"""Most times that are sent, 40 KB; those of longer runs are means of successive iterations."""
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """The iteration times of a stored run, with which a view compares its own.
+
+    Attributes
+    ----------
+    name
+        The run's name, as shown by ``%timings list``.
+    iterations
+        Number of its iterations.
+    each
+        Number of successive iterations of which each of `times_us` is the mean.
+    times_us
+        The mean duration over the ranks, from iteration 0 on; None if unknown.
+    mean_us
+        The mean of all iterations but those that means leave out.
+    """
+
+    name: str
+    iterations: int
+    each: int
+    times_us: tuple[float | None, ...]
+    mean_us: float
+
+
+def earlier_runs(own: Path | None) -> tuple[str, ...]:
+    """Return the names of the stored runs, the newest first, without the run at `own`."""
+    return tuple(run.path.name for run in all_runs() if run.path != own)[:MOST_NAMES]
+
+
+def earlier_run(name: str) -> EarlierRun | Unknown:
+    """Return the iteration times of a stored run, or why they are unknown."""
+    try:
+        rows = Run(find(name)).rows()  # what can be read of it
+    except WorkbenchError as error:
+        return Unknown(str(error))
+    if not len(rows):
+        return Unknown(f"run {name}: it has no iteration. Choose another run.")
+    each, times = _times(rows)
+    return EarlierRun(
+        name, int(rows["iteration"].max()) + 1, each, times, summarize(rows).iteration_us
+    )
+
+
+def _times(rows: Rows) -> tuple[int, tuple[float | None, ...]]:
+    """Return how many iterations a time is of, and the mean over these and the ranks."""
+    numbers = rows["iteration"]
+    each = -(-(int(numbers.max()) + 1) // MOST_POINTS)
+    counts = np.bincount(numbers // each)
+    sums = np.bincount(numbers // each, weights=rows["iteration_ns"] / 1e3)
+    pairs = zip(sums.tolist(), counts.tolist(), strict=True)
+    return each, tuple(round(total / count, 1) if count else None for total, count in pairs)
