@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from fake_machine import Machine
-from timers import eventually
+from timers import LIMITS_FACTOR, eventually
 
 import workbench as wb
 from workbench.cluster.backends import horovod
@@ -14,13 +14,15 @@ USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
 
 
-def pytest_configure():
-    """Have Ctrl-C interrupt, here and in the kernels that tests start.
+def pytest_configure(config):
+    """Make Ctrl-C interrupt, here and in the kernels that tests start; scale the time limits.
 
     A shell's background job (``make test &``) inherits an ignored SIGINT, and
     hands it on to its children.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("timeout", None) is None:
+        config.option.timeout = float(config.getini("timeout")) * LIMITS_FACTOR
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,6 +139,9 @@ def pytest_collection_modifyitems(session, items):
     for item in items:
         if "shared_cluster" in item.fixturenames:
             item.add_marker("slow")
+        limit = item.get_closest_marker("timeout")
+        if limit is not None and LIMITS_FACTOR != 1:
+            item.add_marker(pytest.mark.timeout(limit.args[0] * LIMITS_FACTOR, **limit.kwargs))
 
 
 @pytest.fixture(scope="module", autouse=True)

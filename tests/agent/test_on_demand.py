@@ -6,12 +6,12 @@ import time
 
 import pytest
 from agents import bare_agents
-from timers import within
+from timers import FAR_S, within
 
 from workbench.agent.on_demand import OnDemandWorker
 from workbench.wire.agent_messages import Ask, End
 
-WAIT_S = 120.0
+WAIT_S = FAR_S
 
 
 class Gauge:

@@ -188,7 +188,7 @@ KERNEL = """
 import os, time
 import workbench as wb
 from workbench.cluster import TextSink
-cluster = wb.Cluster(hosts={hosts!r}, ssh_config={config!r}, start_timeout_s=120).start()
+cluster = wb.Cluster(hosts={hosts!r}, ssh_config={config!r}, start_timeout_s=60).start()
 cluster.run_in_background("import time\\nwhile True: time.sleep(0.01)", sink=TextSink())
 print(*[info.pid for info in cluster.ranks], flush=True)
 print(*[agent.hello.pid for agent in cluster.agents], flush=True)
@@ -262,7 +262,7 @@ def test_a_launcher_is_a_class_and_an_entry_in_the_table(machines, monkeypatch):
     monkeypatch.setattr(NamespaceLauncher, "machines", machines)
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     before = ssh_clients()
-    with wb.Cluster(hosts="vm1,vm2", launcher="namespace", start_timeout_s=120) as cluster:
+    with wb.Cluster(hosts="vm1,vm2", launcher="namespace", start_timeout_s=60) as cluster:
         assert ssh_clients() == before
         quiet(cluster, "import torch")
         relays = children("workbench.agent.relay")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import psutil
 import pytest
 from recorded_training import layout, record
-from timers import eventually
+from timers import FAR_S, eventually
 
 from workbench.agent.record_stream import NAME, merge
 from workbench.cluster import Cluster
@@ -82,7 +82,7 @@ def test_all_ranks_share_a_connection(timings, stream):
             rank.send(own)
             at = range(turn * 30, turn * 30 + 30)
             rank.send(Records(tuple(record(index, collectives=len(names)).pack() for index in at)))
-    assert timings.end_cell(1, dict.fromkeys(range(RANKS), 60), timeout_s=100)
+    assert timings.end_cell(1, dict.fromkeys(range(RANKS), 60), timeout_s=FAR_S)
     assert len(connections(timings)) == 1
     assert timings.errors == []
     for one in timings.records():
@@ -105,7 +105,7 @@ def test_ranks_wait_for_a_stream_that_begins_again(timings, stream):
     for rank in stream.ranks:
         rank.send(Records((record(1).pack(),)))
     stream.begin()
-    assert timings.end_cell(1, dict.fromkeys(range(RANKS), 2), timeout_s=100)
+    assert timings.end_cell(1, dict.fromkeys(range(RANKS), 2), timeout_s=FAR_S)
 
 
 def test_the_stream_goes_on_with_the_next_kernel(timings, stream):
@@ -122,7 +122,7 @@ def test_the_stream_goes_on_with_the_next_kernel(timings, stream):
         following.begin_cell(2)
         for rank in stream.ranks:
             rank.send(Records((record(0, cell=2).pack(),)))
-        assert following.end_cell(2, dict.fromkeys(range(RANKS), 1), timeout_s=100)
+        assert following.end_cell(2, dict.fromkeys(range(RANKS), 1), timeout_s=FAR_S)
         assert len(connections(following)) == 1
     finally:
         following.close()

@@ -5,6 +5,7 @@ import contextlib
 import psutil
 import pytest
 from clusters import quiet
+from timers import FAR_S
 
 import workbench as wb
 from workbench.errors import ClusterStopped, RanksFailed, StartFailed, UsageError
@@ -33,7 +34,7 @@ def lost(three):
     quiet(cluster, "import torch\nkept = rank * 10")
     machines.cut("vm2")
     with contextlib.suppress(RanksFailed, ClusterStopped):
-        quiet(cluster, f"while True: {TOTAL}", timeout=100)
+        quiet(cluster, f"while True: {TOTAL}", timeout=FAR_S)
     assert [info.state for info in cluster.ranks] == ["ready", "dead", "ready"]
     yield machines, cluster
     machines.mend("vm2")

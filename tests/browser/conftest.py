@@ -12,7 +12,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from workbench.testbed import vms, why_not
 
-from .pages import Lab
+from .pages import SLOWEST_MS, Lab
 from .server import LabServer
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -26,9 +26,6 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
 )
-
-SLOWEST_MS = 100_000
-"""How long an expectation waits on a busy machine of two cores."""
 
 
 def pytest_collection_modifyitems(items):

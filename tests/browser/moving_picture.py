@@ -16,9 +16,9 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
-from .conftest import NOTEBOOKS, QUIET, SLOWEST_MS, _executable
+from .conftest import NOTEBOOKS, QUIET, _executable
 from .material import write_notebook
-from .pages import Lab, LiveView
+from .pages import SLOWEST_MS, Lab, LiveView
 from .server import LabServer
 
 SESSION = NOTEBOOKS.parent / "docs" / "sessions" / "hgx-8gpu.gwsession"

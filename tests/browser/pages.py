@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from playwright.sync_api import expect
-from timers import within
+from timers import FAR_S, PROCESS_S, within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
 
 OURS = re.compile("workbench", re.IGNORECASE)
+
+SLOWEST_MS = FAR_S * 1000
+"""How long an expectation waits on a busy machine of two cores."""
+
+LONG_MS = PROCESS_S * 1000
+"""How long to wait for what takes several steps, such as a cell that starts ranks and trains."""
 
 
 class Lab:
@@ -140,7 +146,7 @@ class Notebook:
                  const { isReady, session } = window.jupyterapp.shell.currentWidget.sessionContext;
                  return isReady && session?.kernel?.status === 'idle';
                }""",
-            timeout=120_000,
+            timeout=LONG_MS,
         )
 
     def run_all(self) -> None:
@@ -173,16 +179,16 @@ class Notebook:
 
         A cell that is queued has the same prompt: the cells before it must have ended.
         """
-        expect(self.prompt(cell)).to_have_text("[*]:", timeout=120_000)
+        expect(self.prompt(cell)).to_have_text("[*]:", timeout=LONG_MS)
         for before in range(cell):
             pending = self.prompt(before).filter(has_text="[*]:")
-            expect(pending).to_have_count(0, timeout=120_000)
+            expect(pending).to_have_count(0, timeout=LONG_MS)
         expect(self.prompt(cell)).to_have_text("[*]:")
 
     def reload(self) -> None:
         """Reload the page, and wait until the notebook is drawn again."""
         self.lab.page.reload()
-        expect(self.cells.first).to_be_visible(timeout=120_000)
+        expect(self.cells.first).to_be_visible(timeout=LONG_MS)
 
     def expect_ended(self, cell: int, timeout_s: float = 60) -> None:
         """Wait until a cell has run."""
@@ -212,7 +218,7 @@ class LiveView:
 
     def show(self) -> None:
         """Scroll to it: it draws only what can be seen."""
-        expect(self.keys).to_be_visible(timeout=120_000)
+        expect(self.keys).to_be_visible(timeout=LONG_MS)
         self.node.evaluate("node => node.scrollIntoView({ block: 'center' })")
         expect(self._iteration).to_have_text(re.compile(r"\d"))
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
-from .conftest import NOTEBOOKS, QUIET, SLOWEST_MS, _executable
+from .conftest import NOTEBOOKS, QUIET, _executable
 from .material import write_notebook
-from .pages import Lab, LiveView, Notebook
+from .pages import LONG_MS, SLOWEST_MS, Lab, LiveView, Notebook
 from .server import LabServer
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(notebook: Notebook, cell: int) -> None:
         "cell => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }", cell
     )
     notebook.lab.run_command("notebook:run-cell")
-    notebook.expect_ended(cell, timeout_s=200)
+    notebook.expect_ended(cell, timeout_s=LONG_MS / 1000)
 
 
 def cost(notebook: Notebook, path: Path) -> None:

@@ -13,10 +13,12 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from timers import FAR_S
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-START_S = 150
+START_S = FAR_S
 """A Lab that does not answer by then is not going to."""
 
 # Kernels and Lab end by themselves where a test run was killed and ends nothing.

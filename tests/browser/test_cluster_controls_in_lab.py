@@ -8,8 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from .material import write_notebook
-
-LONG_MS = 200_000
+from .pages import LONG_MS
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import zipfile
 from playwright.sync_api import expect
 
 from .material import write_notebook
+from .pages import LONG_MS
 
 CELLS = ("%load_ext workbench\n%cluster start -n 1", "%%distributed\nraise ValueError('x')")
 
@@ -15,7 +16,7 @@ def test_the_evidence_of_an_error_is_downloaded(lab, server):
     notebook = lab.open_notebook(path)
     notebook.run_all()
     link = notebook.output(1).locator(".jp-gw-File a")
-    expect(link).to_be_visible(timeout=240_000)
+    expect(link).to_be_visible(timeout=LONG_MS)
     with lab.page.expect_download() as download:
         link.click()
     assert download.value.suggested_filename.startswith("evidence-cell-")

@@ -8,10 +8,11 @@ import subprocess
 import pytest
 from environments import NOTEBOOK, build_wheel, environment_of
 from playwright.sync_api import expect
+from timers import PROCESS_S
 
 from .server import LabServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 QUICKSTART = ["horovod", "scikit-learn"]  # `workbench build-horovod`, and the extra `notebooks`
 
 
@@ -38,7 +39,7 @@ def run(python, *arguments, cwd):
     assert shutil.which("node", path=clean["PATH"]) is None
     return subprocess.run(
         [python.parent / "workbench", *arguments], cwd=cwd, env=clean, capture_output=True,
-        text=True, timeout=380, check=False,
+        text=True, timeout=PROCESS_S, check=False,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from kept_clusters import kernel
 from playwright.sync_api import expect
 
 from .material import ENDLESS, training_cells, write_notebook
+from .pages import LONG_MS
 
 START = "%load_ext workbench\ncluster = %cluster start -n 2"
 PIDS = "print('pids', *[info.pid for info in cluster.ranks])"
@@ -39,7 +40,7 @@ def test_a_kept_cluster_is_attached_to_from_the_running_tab(lab, server, monkeyp
     expect(item).to_contain_text("2 ranks")
     expect(item).to_contain_text("kept, no notebook")
     item.locator(".jp-RunningSessions-itemLabel").click()
-    notebook.expect_ended(1, timeout_s=120)
+    notebook.expect_ended(1, timeout_s=LONG_MS / 1000)
     expect(notebook.output(1)).to_contain_text(name)
     expect(item).to_contain_text("attach.ipynb")
     expect(status_item(lab)).to_have_text(re.compile(r"^2 ranks"))
@@ -55,7 +56,7 @@ def test_a_cluster_of_another_kernel_is_stopped_from_the_running_tab(new_lab, se
     first, second = new_lab(server), new_lab(server)
     other = first.open_notebook(write_notebook(server, "other.ipynb", START))
     other.run_all()
-    other.expect_ended(0, timeout_s=150)
+    other.expect_ended(0, timeout_s=LONG_MS / 1000)
     second.open()
     item = running_items(second).filter(has_text="other.ipynb")
     expect(item).to_contain_text("2 ranks")
@@ -134,7 +135,7 @@ def test_a_lost_rank_notifies_while_the_panel_is_hidden(lab, server, screenshots
     """The notification says what is lost and offers the restart; the status bar shows it too."""
     notebook = lab.open_notebook(write_notebook(server, "lost.ipynb", START, PIDS))
     notebook.run_all()
-    notebook.expect_ended(1, timeout_s=150)
+    notebook.expect_ended(1, timeout_s=LONG_MS / 1000)
     expect(status_item(lab)).to_have_text("2 ranks")
     _, _, pid = notebook.output(1).inner_text().split()
     os.kill(int(pid), signal.SIGKILL)

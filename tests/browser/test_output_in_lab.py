@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from .material import write_notebook
-from .pages import THEMES
+from .pages import LONG_MS, THEMES
 
 CELLS = (
     "%load_ext workbench\n%cluster start -n 2",
@@ -31,7 +31,7 @@ def notebook(new_lab, server):
     path = write_notebook(server, "output.ipynb", *CELLS)
     notebook = new_lab(server).open_notebook(path)
     notebook.run_all()
-    notebook.expect_ended(len(CELLS) - 1, timeout_s=120)
+    notebook.expect_ended(len(CELLS) - 1, timeout_s=LONG_MS / 1000)
     yield notebook
     server.shut_down_kernels_of(path)
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from .contrast import READABLE, contrast
 from .material import ENDLESS, training_cells, write_notebook
-from .pages import THEMES
+from .pages import LONG_MS, THEMES
 
 TRAINS = 2
 """The cell that trains."""
@@ -30,10 +30,10 @@ def test_button_profiles_the_running_cell(notebook, screenshots):
     page = notebook.lab.page
     line = page.locator(".jp-gw-Live-profileText").first
     button = page.get_by_role("button", name="Profile 5 s").first
-    expect(button).to_be_enabled(timeout=120_000)
+    expect(button).to_be_enabled(timeout=LONG_MS)
     button.click()
     expect(line).to_contain_text("Profil", timeout=60_000)
-    expect(line).to_contain_text("ui.perfetto.dev", timeout=240_000)
+    expect(line).to_contain_text("ui.perfetto.dev", timeout=LONG_MS)
     notebook.expect_running(TRAINS)
     (path,) = re.findall(r"/\S+\.json\.gz", line.inner_text())
     trace = traces.read(Path(path))

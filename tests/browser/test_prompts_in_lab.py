@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from .material import write_notebook
+from .pages import LONG_MS
 
 CELLS = (
     "%load_ext workbench\n%cluster start -n 2",
@@ -21,7 +22,7 @@ def notebook(lab, server):
     notebook = lab.open_notebook(path)
     notebook.lab.panel.open()
     notebook.run_all()
-    notebook.expect_ended(0, timeout_s=120)
+    notebook.expect_ended(0, timeout_s=LONG_MS / 1000)
     yield notebook
     server.shut_down_kernels_of(path)
 

@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 from .contrast import READABLE, contrast
 from .material import write_notebook
-from .pages import THEMES
+from .pages import LONG_MS, THEMES
 
 CELLS = (
     "%load_ext workbench\ncluster = %cluster start -n 2",
@@ -44,7 +44,7 @@ def notebook(new_lab, server):
             cell,
         )
         notebook.lab.run_command("notebook:run-cell")
-        notebook.expect_ended(cell, timeout_s=120)
+        notebook.expect_ended(cell, timeout_s=LONG_MS / 1000)
     notebook.lab.panel.open()
     yield notebook
     server.shut_down_kernels_of(path)

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from clusters import quiet
+from timers import FAR_S, PROCESS_S
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -105,7 +106,7 @@ train(False)
     quiet(cluster, setup)
     with pytest.raises(RanksFailed, match="between"):
         quiet(cluster, "train(True)\ntrain(False)")
-    quiet(cluster, "train(False)\ntrain(False)", timeout=100)
+    quiet(cluster, "train(False)\ntrain(False)", timeout=FAR_S)
     quiet(cluster, "hvd.broadcast_parameters(model.state_dict(), root_rank=0)")
     sums = quiet(cluster, "float(model.weight.sum())").values
     assert sums[0] == sums[1]
@@ -141,7 +142,7 @@ def test_interrupt():
     """
     # a process of its own, as a script or a kernel is: pytest's belongs to its plugins too
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, check=True)
     assert done.stdout.splitlines() == ["{0: 0, 1: 1}"] * 3, done.stderr
 
 
@@ -168,7 +169,7 @@ def test_a_rank_that_dies_is_named(cluster):
 def test_whatever_a_rank_waits_in_it_is_freed(cluster, wait):
     """Every way to wait for another rank is known as such when that rank fails."""
     with pytest.raises(RanksFailed) as caught:
-        quiet(cluster, f"import torch\nif rank == 0: raise ValueError\n{wait}", timeout=100)
+        quiet(cluster, f"import torch\nif rank == 0: raise ValueError\n{wait}", timeout=FAR_S)
     assert list(caught.value.errors) == [0]
     assert quiet(cluster, "rank", timeout=10).values == {0: 0, 1: 1}
 
@@ -176,7 +177,7 @@ def test_whatever_a_rank_waits_in_it_is_freed(cluster, wait):
 def test_ranks_that_wait_for_one_that_has_ended_are_freed(cluster):
     """Unequal loops: one rank ends its cell, the other waits for it and would for ever."""
     with pytest.raises(RanksFailed, match="rank 0 ended the cell while rank 1 waits") as raised:
-        quiet(cluster, "import torch\nif rank: hvd.allreduce(torch.ones(1))", timeout=100)
+        quiet(cluster, "import torch\nif rank: hvd.allreduce(torch.ones(1))", timeout=FAR_S)
     assert {rank: error.name for rank, error in raised.value.errors.items()} == {
         1: "HorovodInternalError"
     }
@@ -187,7 +188,7 @@ def test_a_script_that_shuts_horovod_down(cluster):
     """hvd.shutdown() at a script's end leaves a cluster that works."""
     quiet(cluster, "hvd.shutdown()")
     source = "import torch\nfloat(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
-    assert quiet(cluster, source, timeout=100).values == {0: 2, 1: 2}
+    assert quiet(cluster, source, timeout=FAR_S).values == {0: 2, 1: 2}
 
 
 def test_a_rank_that_does_not_react_is_reported():
@@ -207,7 +208,7 @@ def test_a_rank_that_fails_beyond_its_cell_is_reported():
     with wb.Cluster(n=1) as cluster:
         source = "import workbench.rank.session as s\ns._session.recorder.end_cell = lambda: 1 / 0"
         with pytest.raises(RanksFailed, match="division by zero") as caught:
-            quiet(cluster, source, timeout=100)
+            quiet(cluster, source, timeout=FAR_S)
         assert str(caught.value) == (
             "[rank 0] RankFailed: ZeroDivisionError: division by zero, outside the cell's own "
             "code. If it happens again, replace the rank with %cluster restart --ranks 0.\n"

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from clusters import quiet, waiting_for
-from timers import when
+from timers import FAR_S, when
 
 from workbench.cluster import TextSink, ValueNotSent
 from workbench.errors import (
@@ -59,7 +59,7 @@ def test_output_is_folded_and_streamed(cluster, tmp_path):
     mark, sink = tmp_path / "mark", TextSink()
     waiter = when(lambda: "first" in sink.text, mark.touch)
     source = f"print('first')\n{waiting_for(mark)}print('second of', rank)"
-    result = cluster.run(source, sink=sink, timeout=100)
+    result = cluster.run(source, sink=sink, timeout=FAR_S)
     waiter.join()
     assert result.output.splitlines()[0] == "[ranks 0-1] first"
     assert sorted(result.output.splitlines()[1:]) == [
@@ -135,7 +135,7 @@ def test_in_the_background(cluster, tmp_path):
     future = cluster.run_in_background(f"{waiting_for(tmp_path / 'mark')}rank", sink=sink)
     assert not future.done()
     (tmp_path / "mark").touch()
-    assert future.result(timeout=100).values == {0: 0, 1: 1}
+    assert future.result(timeout=FAR_S).values == {0: 0, 1: 1}
     assert sink.text == "[rank 0] 0\n[rank 1] 1\n" or sink.text == "[rank 1] 1\n[rank 0] 0\n"
 
 
@@ -160,9 +160,9 @@ def test_cells_in_the_background_take_turns(cluster):
         for source, sink in zip(sources, sinks, strict=True)
     ]
     with pytest.raises(RanksFailed, match="ZeroDivisionError"):
-        futures[0].result(timeout=100)
-    assert futures[1].result(timeout=100).values == {0: 2.0, 1: 2.0}
-    assert futures[2].result(timeout=100).values == {0: 0, 1: 1}
+        futures[0].result(timeout=FAR_S)
+    assert futures[1].result(timeout=FAR_S).values == {0: 2.0, 1: 2.0}
+    assert futures[2].result(timeout=FAR_S).values == {0: 0, 1: 1}
 
 
 def test_two_streams_in_turn_lose_nothing(cluster):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from clusters import gone, quiet
-from timers import eventually
+from timers import FAR_S, PROCESS_S, eventually
 
 import workbench as wb
 from workbench import errors
@@ -161,7 +161,7 @@ try:
 except KeyboardInterrupt:
     print(cluster.message)
 """
-    told = subprocess.check_output([sys.executable, "-c", source], text=True, timeout=120)
+    told = subprocess.check_output([sys.executable, "-c", source], text=True, timeout=PROCESS_S)
     assert told.strip() == "did not start: interrupted"
 
 
@@ -245,7 +245,7 @@ def test_the_last_words_of_a_rank_are_in_the_error(source, says):
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=FAR_S,
         env=environment,
     )
     assert re.search(says, done.stdout), done.stderr
@@ -255,7 +255,11 @@ def test_a_cluster_that_is_left_running_ends_quietly():
     """A script that ends without a stop leaves no process, and prints no traceback."""
     source = "import workbench as wb; print(*[r.pid for r in wb.Cluster(2).start().ranks])"
     done = subprocess.run(
-        [sys.executable, "-c", source], check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", source],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_S,
     )
     assert done.stderr == ""
     assert gone(map(int, done.stdout.split()))

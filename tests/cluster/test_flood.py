@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 from clusters import quiet
-from timers import SOON_S, eventually, when
+from timers import FAR_S, SOON_S, eventually, when
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, RanksFailed
@@ -176,7 +176,7 @@ for at in range(60_000): print(at, file=(sys.stdout, sys.stderr)[at % 2])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_whoever_writes_loses_nothing(cluster, writer):
     """All of it is in the output of its own cell, however it was written."""
-    result = quiet(cluster, WRITERS[writer], timeout=100)
+    result = quiet(cluster, WRITERS[writer], timeout=FAR_S)
     lines = result.output.splitlines()
     for rank in range(2):
         other = f"[rank {1 - rank}]"
@@ -190,15 +190,15 @@ def test_a_rank_that_waits_does_not_delay_the_others(cluster):
         "import torch\nif rank == 0:\n    for at in range(100_000): print(at)\n"
         "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
     )
-    assert quiet(cluster, source, timeout=100).values == {0: 2.0, 1: 2.0}
+    assert quiet(cluster, source, timeout=FAR_S).values == {0: 2.0, 1: 2.0}
 
 
 def test_a_flood_in_the_background(cluster):
     """The same for a cell that nobody waits for, with another one behind it."""
     first = cluster.run_in_background("for at in range(50_000): print(at)", sink=TextSink())
     second = cluster.run_in_background("print('second')", sink=TextSink())
-    assert len(first.result(timeout=100).output.splitlines()) == 50_000
-    assert second.result(timeout=100).output == "[ranks 0-1] second\n"
+    assert len(first.result(timeout=FAR_S).output.splitlines()) == 50_000
+    assert second.result(timeout=FAR_S).output == "[ranks 0-1] second\n"
 
 
 def pieces_of(chance, said):

@@ -12,7 +12,7 @@ import pytest
 from clusters import BeginSink, children, quiet, training, with_support
 from run_notebook import error_of, opened
 from test_stop_button import ASK, STUBBORN, end, stops, usable  # noqa: F401 - a fixture
-from timers import SOON_S, eventually, when
+from timers import PROCESS_S, SOON_S, eventually, when
 
 import workbench as wb
 from workbench.errors import (
@@ -222,7 +222,9 @@ def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind, end
         "catches it": STUBBORN.format(end=str(end)),
     }[kind]
     source = KERNEL.format(first=training(5) + "kept = rank * 10", then=then)
-    subprocess.run([sys.executable, "-c", source], timeout=150, check=False, env=with_support())
+    subprocess.run(
+        [sys.executable, "-c", source], timeout=PROCESS_S, check=False, env=with_support()
+    )
     began = time.monotonic()
     with opened() as notebook:
         cell = notebook.run(f"{WATCH}cluster = %cluster attach")

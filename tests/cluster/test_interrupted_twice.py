@@ -11,7 +11,7 @@ import pytest
 from clusters import children, quiet, with_support
 from kept_clusters import IN_A_CELL, KERNEL
 from test_stop_button import STUBBORN, end  # noqa: F401 - a fixture
-from timers import eventually, later
+from timers import PROCESS_S, eventually, later
 
 import workbench as wb
 from workbench.errors import ClusterError, StartFailed
@@ -81,7 +81,9 @@ def test_attaching_that_is_interrupted_again_and_again(tmp_path, monkeypatch, en
         training="",
         then=IN_A_CELL.format(source=STUBBORN.format(end=str(end))),
     )
-    subprocess.run([sys.executable, "-c", source], timeout=150, check=False, env=with_support())
+    subprocess.run(
+        [sys.executable, "-c", source], timeout=PROCESS_S, check=False, env=with_support()
+    )
     over = threading.Event()
 
     def keep_pressing():

@@ -12,11 +12,13 @@ import textwrap
 import pytest
 from horovod_environments import environment_python
 from mpi import mpi_leftovers, needs_mpi
-from timers import eventually
+from timers import BUILD_S, PROCESS_S, eventually
 
 from workbench.horovod_build.operations import find_mpi
 
 pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
     pytest.mark.slow,
     needs_mpi,
     pytest.mark.skipif(
@@ -24,8 +26,6 @@ pytestmark = [
         reason="there are no headers of Open MPI here: apt-get install libopenmpi-dev",
     ),
 ]
-_BUILD_S = 1800
-_KERNEL_S = 600
 KERNEL = """
 import json, os, signal, textwrap, time
 import torch
@@ -52,7 +52,7 @@ def python(tmp_path_factory):
     found, _ = environment_python(tmp_path_factory.mktemp("mpi") / "env")
     command = [found, "-m", "workbench", "build-horovod", "--with", "mpi"]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd="/", timeout=_BUILD_S, check=False
+        command, capture_output=True, text=True, cwd="/", timeout=BUILD_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return found
@@ -66,7 +66,7 @@ def kernel(python):
         before = mpi_leftovers()
         code = KERNEL.format(body=textwrap.indent(textwrap.dedent(body), "    "), options=options)
         done = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, cwd="/", timeout=_KERNEL_S,
+            [python, "-c", code], capture_output=True, text=True, cwd="/", timeout=PROCESS_S,
             check=False, env=os.environ | environment,
         )  # fmt: skip
         lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]

@@ -10,7 +10,7 @@ import sys
 import pytest
 from clusters import quiet, training
 from test_stop_button import ASK
-from timers import eventually
+from timers import FAR_S, eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -272,7 +272,7 @@ def test_errors_say_what_is_wrong_and_what_to_do(cluster, tmp_path):
 def test_a_library_that_prints_much_and_keeps_the_gil(cluster):
     """As an extension in C++ does that prints its progress; nobody can read meanwhile."""
     write = "ctypes.PyDLL(None).write(1, b'x' * 500_000 + b'\\n', 500_001)"
-    result = quiet(cluster, f"import ctypes\n{write}", timeout=100)
+    result = quiet(cluster, f"import ctypes\n{write}", timeout=FAR_S)
     assert result.values == {0: 500_001, 1: 500_001}
     assert result.output.count("x") >= 500_000
 
@@ -355,6 +355,6 @@ def test_a_sink_that_raises(cluster):
 
     source = "kept = rank\nwhile True: print(float(hvd.allreduce(torch.ones(1))))"
     with pytest.raises(OSError, match="No space left"):
-        cluster.run(f"import torch\n{source}", sink=Full(), timeout=200)
+        cluster.run(f"import torch\n{source}", sink=Full(), timeout=FAR_S)
     assert cluster.state == "ready"
     assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (1, 2.0)}

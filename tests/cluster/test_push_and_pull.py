@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 from clusters import children, quiet, waiting_for
-from timers import SOON_S, eventually, later, when
+from timers import FAR_S, PROCESS_S, SOON_S, eventually, later, when
 
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
 from workbench.wire.values import Payload
@@ -126,7 +126,7 @@ def test_functions_of_a_script_use_the_ranks_names(tmp_path):
         "    print(all(type(p) is Point for p in c['point']))\n"
     )
     done = subprocess.run(
-        [os.sys.executable, script], capture_output=True, text=True, check=False, timeout=120
+        [os.sys.executable, script], capture_output=True, text=True, check=False, timeout=PROCESS_S
     )
     assert done.stdout.splitlines() == [
         "{0: (100, 0), 1: (101, 2)}",
@@ -217,7 +217,7 @@ def test_a_push_that_a_rank_has_no_memory_for(cluster):
     used = "int(open('/proc/self/statm').read().split()[0]) * 4096"
     quiet(cluster, limit.format(f"{used} + (30 << 20)"), ranks="1")
     with pytest.raises(UsageError, match=r"^push x: rank 1 cannot read it \(MemoryError: ") as seen:
-        cluster.push({"x": bytes(100_000_000)}, timeout=100)
+        cluster.push({"x": bytes(100_000_000)}, timeout=FAR_S)
     assert str(seen.value).endswith("Free memory there, or push smaller pieces.")
     quiet(cluster, limit.format("resource.RLIM_INFINITY"), ranks="1")
     assert cluster["x"] == [1, 1]
@@ -290,7 +290,7 @@ def test_a_pull_waits_for_the_cells_before_and_says_so(cluster, capsys, tmp_path
     waiter = when(is_said, mark.touch)
     assert cluster["late"] == [0, 1]
     waiter.join()
-    future.result(timeout=100)
+    future.result(timeout=FAR_S)
     assert mark.exists()
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import SHARED_MODEL, quiet, training
-from timers import SOON_S, eventually, later, when
+from timers import FAR_S, PROCESS_S, SOON_S, eventually, later, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -279,7 +279,7 @@ def test_a_blocked_rank_is_freed_and_named(switched):
     ):
         began = time.monotonic()
         with pytest.raises(RanksFailed, match=says):
-            quiet(switched, source, timeout=100)
+            quiet(switched, source, timeout=FAR_S)
         assert time.monotonic() - began < SOON_S
     assert quiet(switched, "kept").values == {0: 0, 1: 1}
     assert hooks(switched) == {0: set(), 1: set()}
@@ -292,7 +292,7 @@ def test_a_dead_rank_frees_the_others(switched):
     pid = switched.ranks[1].pid
     source = "if rank == 0: hvd.allreduce(torch.ones(2), name='n')\nelse:\n import time\n"
     with later(1.0, lambda: os.kill(pid, signal.SIGKILL)), pytest.raises(RanksFailed):
-        quiet(switched, source + " time.sleep(30)", timeout=100)
+        quiet(switched, source + " time.sleep(30)", timeout=FAR_S)
     switched.restart()
     assert quiet(switched, "kept", ranks="0").values == {0: 0}
     assert hooks(switched) == {0: set(), 1: set()}
@@ -327,7 +327,7 @@ def test_a_long_wait_is_reported(tmp_path):
         assert cluster.timings.unrecorded == "Recording is off: switch it on with %timings on."
         source = f"while rank and not os.path.exists({str(mark)!r}): time.sleep(0.05)\n"
         source += "hvd.allreduce(torch.ones(2), name='n')"
-        cluster.run(f"import os, time, torch\n{source}", sink=sink, timeout=100)
+        cluster.run(f"import os, time, torch\n{source}", sink=sink, timeout=FAR_S)
         waiter.join()
         assert "waiting for other ranks: [rank 0] in 'n'" in sink.text
         assert "Rank 1 is missing; it is at:" in sink.text
@@ -352,7 +352,11 @@ def test_a_kernel_that_attaches_knows_the_setting(record, after):
     """It is that of the last switch, not that of the start."""
     source = KERNEL.format(record=record, after=after, source=training(2))
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     cluster = wb.Cluster.attach(done.stdout.strip())

@@ -13,7 +13,7 @@ SCENARIO = """
 import os, pathlib, signal, subprocess, time
 import psutil
 import workbench as wb
-from timers import eventually
+from timers import PROCESS_S, eventually
 
 def start_as(pid):
     '''Start a process that leads a group, with this id.'''
@@ -52,7 +52,7 @@ def test_another_process_with_the_id_goes_on(ended, ends):
     skip_unless_it_runs(command, "a space of process ids")
     source = textwrap.dedent(SCENARIO).format(ended=ended, ends=ends)
     done = subprocess.run(
-        [*command, sys.executable, "-c", source], capture_output=True, text=True, timeout=120,
+        [*command, sys.executable, "-c", source], capture_output=True, text=True, timeout=PROCESS_S,
         check=False, env=with_support(),
     )  # fmt: skip
     assert done.stdout == "it still ran\n", done.stderr

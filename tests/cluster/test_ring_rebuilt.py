@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import quiet
-from timers import SOON_S, eventually, when
+from timers import FAR_S, SOON_S, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -64,7 +64,7 @@ def fail(cluster, times, seconds=0.0):
 def usable(cluster):
     """Whether ranks have their variables, and the ring completes a collective."""
     n = cluster.n
-    return quiet(cluster, ASK, timeout=100).values == {r: (r * 10, float(n)) for r in range(n)}
+    return quiet(cluster, ASK, timeout=FAR_S).values == {r: (r * 10, float(n)) for r in range(n)}
 
 
 def run_and_wait(cluster):

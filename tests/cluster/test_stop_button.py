@@ -9,7 +9,7 @@ import time
 import pytest
 from clusters import BeginSink, quiet
 from rank_states import rank_state
-from timers import SOON_S, eventually, when
+from timers import FAR_S, SOON_S, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink, stalls
@@ -96,7 +96,7 @@ def end(tmp_path):
 def usable(cluster):
     """Whether ranks have their variables, and the ring completes a collective."""
     n = cluster.n
-    values = quiet(cluster, ASK, timeout=100).values
+    values = quiet(cluster, ASK, timeout=FAR_S).values
     return values == {rank: (rank * 10, float(n)) for rank in range(n)}
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from disks import fill, small_disk
+from timers import FAR_S, PROCESS_S
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -101,7 +102,7 @@ def test_a_cell_that_a_stop_ends_asks_for_a_start():
     cell = cluster.run_in_background("import time; time.sleep(600)", sink=TextSink())
     cluster.stop()
     with pytest.raises((RanksFailed, ClusterStopped), match="cluster start") as caught:
-        cell.result(timeout=100)
+        cell.result(timeout=FAR_S)
     assert "Replace what is lost" not in str(caught.value)
 
 
@@ -179,7 +180,7 @@ with Cluster(2) as cluster:
 def test_a_forked_process_does_not_stop_the_cluster():
     """Neither by the end of its block nor as it exits; a cell is refused with the reason."""
     done = subprocess.run(
-        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=150, check=True
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=PROCESS_S, check=True
     )
     assert "child: 0" in done.stdout
     assert "{0: 1, 1: 1}" in done.stdout
@@ -245,7 +246,7 @@ def test_a_start_without_descriptors():
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=FAR_S,
         check=False,
     )
     assert re.search(r"may open \d+ files.* Raise the limit with `ulimit -n", done.stdout), done

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from clusters import quiet
-from timers import SOON_S
+from timers import FAR_S, SOON_S
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -54,7 +54,7 @@ def test_ranks_that_have_ended_are_not_waited_for(three, source, says):
     quiet(three, "import torch")
     began = time.monotonic()
     with pytest.raises(RanksFailed, match=says) as caught:
-        quiet(three, source, timeout=100)
+        quiet(three, source, timeout=FAR_S)
     assert time.monotonic() - began < SOON_S
     text = str(caught.value)
     assert "Call every collective on all ranks" in text
@@ -67,7 +67,7 @@ def test_ranks_that_have_ended_are_not_waited_for(three, source, says):
 def test_join_is_no_hang(three):
     """A rank may wait in it for as long as others train."""
     source = TRAIN.format(batches=[4, 6, 8]) + "if rank == 2: time.sleep(2.5)\nhvd.join()"
-    result = quiet(three, source, timeout=100)
+    result = quiet(three, source, timeout=FAR_S)
     assert set(result.values.values()) == {2}
     assert "No progress" not in result.output
     assert "Missing" not in result.output
@@ -80,7 +80,7 @@ def test_a_large_tensor_that_an_ended_rank_left_under_way_arrives(three):
     left = hvd.allreduce_async(torch.ones(40_000_000), name='large')
     float(hvd.synchronize(left)[0]) if rank else None
     """
-    result = quiet(three, textwrap.dedent(source), timeout=100)
+    result = quiet(three, textwrap.dedent(source), timeout=FAR_S)
     assert result.values == {0: None, 1: 1.0, 2: 1.0}
     quiet(three, "hvd.synchronize(left) if rank == 0 else None;")
 
@@ -100,9 +100,9 @@ def test_a_process_set_waits_for_its_own_members_only():
             "if rank: total = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=pair)\n"
             "float(total) if rank else None"
         )
-        assert quiet(cluster, waits, timeout=100).values == {0: None, 1: 2.0, 2: 2.0}
+        assert quiet(cluster, waits, timeout=FAR_S).values == {0: None, 1: 2.0, 2: 2.0}
         with pytest.raises(RanksFailed, match=r"rank 1 ended .* rank 2 waits"):
-            quiet(cluster, "if rank == 2: hvd.barrier(process_set=pair)", timeout=100)
+            quiet(cluster, "if rank == 2: hvd.barrier(process_set=pair)", timeout=FAR_S)
 
 
 def test_unnamed_collectives_that_never_match_are_explained():
@@ -127,7 +127,7 @@ def test_unnamed_collectives_that_never_match_are_explained():
         assert "It goes on" not in "".join(said)
         named = "float(hvd.allreduce(torch.ones(1), name='n', process_set=pair)) if rank else 0"
         assert quiet(cluster, "pair = hvd.add_process_set([1, 2])").values.keys() == {0, 1, 2}
-        assert quiet(cluster, named, timeout=100).values == {0: 0, 1: 1.0, 2: 1.0}
+        assert quiet(cluster, named, timeout=FAR_S).values == {0: 0, 1: 1.0, 2: 1.0}
 
 
 def test_a_rank_that_waits_again_after_it_was_freed_is_freed_again(three):
@@ -144,6 +144,6 @@ def test_a_rank_that_waits_again_after_it_was_freed_is_freed_again(three):
     """
     began = time.monotonic()
     with pytest.raises(RanksFailed, match="boom"):
-        quiet(three, textwrap.dedent(source), timeout=100)
+        quiet(three, textwrap.dedent(source), timeout=FAR_S)
     assert time.monotonic() - began < SOON_S
     assert quiet(three, "rank").values == {0: 0, 1: 1, 2: 2}

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from environments import FRONT_END, RANK, ROOT, build_packages
+from timers import BUILD_S
 
 import workbench as wb
+
+pytestmark = pytest.mark.timeout(300)
 
 NOTEBOOK_WHEEL = f"gradient_workbench-{wb.__version__}-py3-none-any.whl"
 RANK_WHEEL = f"gradient_workbench_rank-{wb.__version__}-py3-none-any.whl"
@@ -133,7 +136,7 @@ def test_an_sdist_builds_the_same_wheel_without_node(packages, tmp_path, sdist):
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps",
          "--no-build-isolation", "--wheel-dir", tmp_path, packages[sdist]],
-        env=environment, check=True, timeout=300,
+        env=environment, check=True, timeout=BUILD_S,
     )  # fmt: skip
     (again,) = tmp_path.glob("*.whl")
     assert built > (2026, 1, 1, 0, 0, 0)

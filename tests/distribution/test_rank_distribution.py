@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from clusters import quiet, training
 from environments import RANK, build_wheel, environment_of
+from timers import PROCESS_S
 
 import workbench as wb
 from workbench.testbed import vms, why_not
@@ -16,6 +17,8 @@ LOADED = f"[name for name in {OF_THE_NOTEBOOK} if name in sys.modules]"
 INSTALLED = f"[name for name in {OF_THE_NOTEBOOK} if find_spec(name)]"
 ALL_MODULES = """
 import importlib, pkgutil, sys, workbench
+
+pytestmark = pytest.mark.timeout(300)
 for package in sys.argv[1:]:
     folder = importlib.import_module(f"workbench.{package}")
     for module in pkgutil.walk_packages(folder.__path__, folder.__name__ + "."):
@@ -36,7 +39,7 @@ def run(python, *arguments):
     """Return the output of a command of the environment, away from this tree."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [python, *arguments], cwd="/", env=clean, capture_output=True, text=True, timeout=120,
+        [python, *arguments], cwd="/", env=clean, capture_output=True, text=True, timeout=PROCESS_S,
         check=True,
     ).stdout  # fmt: skip
 

@@ -9,11 +9,14 @@ import zipfile
 
 import pytest
 from environments import NOTEBOOK, RANK, ROOT, build_wheel, pip
+from timers import BUILD_S
 
 import workbench as wb
 
 SCRIPT = """
 import workbench as wb
+
+pytestmark = pytest.mark.timeout(300)
 
 with wb.Cluster(n=2) as cluster:
     reveal_type(cluster.run("rank").values)
@@ -56,7 +59,7 @@ def test_a_script_is_checked_against_the_types(tmp_path):
     script.write_text(SCRIPT + "".join(f"reveal_type(wb.{name})\n" for name in names))
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, script],
-        cwd=tmp_path, capture_output=True, text=True, timeout=380, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=BUILD_S, check=False,
     )  # fmt: skip
     errors = re.findall(r": error: .*\[([a-z-]+)\]", done.stdout)
     assert errors == ["arg-type", "attr-defined"]

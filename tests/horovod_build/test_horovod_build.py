@@ -25,6 +25,8 @@ from workbench.horovod_build.patches import digests
 from workbench.horovod_build.recipe import environment, write_toolchain
 from workbench.horovod_build.wheels import WheelCache, cache_folder, facts, key
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):

@@ -20,6 +20,8 @@ from workbench.horovod_build.failures import diagnose_log
 from workbench.horovod_build.progress import Progress
 from workbench.horovod_build.wheels import WheelCache
 
+pytestmark = pytest.mark.timeout(300)
+
 # Failures, each really provoked
 
 OLD_STANDARD = """echo '#include <ATen/ATen.h>' |

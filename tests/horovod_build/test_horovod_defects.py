@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 from namespaces import skip_unless_it_runs
-from timers import later
+from timers import PROCESS_S, later
 from two_ranks import two_ranks
 
 from workbench.horovod_build.commands import end_group
@@ -71,7 +71,7 @@ def vm(tmp_path):
 def test_ranks_connect_on_the_interface_that_was_named(vm):
     """If the host's name resolves to 127.0.1.1, no connection of a rank is on loopback."""
     with two_ranks(SEES_CONNECTIONS, address=NIC, interface="nic", inside=vm) as process:
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate(timeout=PROCESS_S)
     found = [json.loads(rank) for rank in re.findall("RANK (.*)", said)]
     assert [rank["sum"] for rank in found] == [2000, 2000], said
     assert {rank["host"] for rank in found} == {"127.0.1.1"}
@@ -201,7 +201,7 @@ except hvd.HorovodInternalError:
 def test_the_other_ranks_outlive_one_that_is_killed_as_an_operation_begins():
     """A neighbour's message of the failed operation, in the place of another, does no harm."""
     with two_ranks(ONE_RANK_DIES_FIRST, n=4) as process:
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate(timeout=PROCESS_S)
     assert sorted(re.findall(r"FREED (\d)", said)) == ["0", "2", "3"], said
 
 
@@ -231,7 +231,7 @@ hvd.shutdown()
 def test_a_rank_outlives_a_ring_that_was_not_formed():
     """If another rank does not come, hvd.init() raises, and works when it is called again."""
     with two_ranks(ONE_RANK_MISSING) as process:
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate(timeout=PROCESS_S)
     assert process.returncode == 0, said
     assert said.count("MISSED") == 1
     assert said.count("SUM 1.0") == 2
@@ -266,7 +266,7 @@ hvd.shutdown()
 def test_a_rank_outlives_a_join_that_another_did_not_come_to():
     """Who is freed from hvd.join() is a usual rank of the next ring."""
     with two_ranks(FREED_FROM_JOIN) as process:
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate(timeout=PROCESS_S)
     assert process.returncode == 0, said
     assert said.count("FREED") == 1
     assert said.count("SUM 1.0") == 2
@@ -289,7 +289,7 @@ def test_a_rank_with_settings_outlives_its_first_ring():
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     env |= {f"HOROVOD_{name}": str(value) for name, value in settings.items()}
     done = subprocess.run(
-        [sys.executable, "-c", THREE_RINGS], env=env, capture_output=True, text=True, timeout=150,
+        [sys.executable, "-c", THREE_RINGS], env=env, capture_output=True, text=True, timeout=PROCESS_S,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,8 @@ from workbench.horovod_build.patches import PATCHES
 from workbench.horovod_build.smoke_test import run_smoke_test
 from workbench.horovod_build.wheels import RECORD_NAME, add_record
 
+pytestmark = pytest.mark.timeout(300)
+
 # Whether it fits
 
 

@@ -9,11 +9,12 @@ from importlib.util import find_spec
 import pytest
 import torch
 from nccl_sources import NcclSources
+from timers import BUILD_S
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="it compiles"),
     pytest.mark.skipif(find_spec("horovod") is None, reason="no Horovod is installed here"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(300),
 ]
 
 
@@ -56,7 +57,7 @@ def test_a_real_device_records_its_transfers(device):
     if device == "cpu" and not mpi_ops.gloo_built():
         pytest.skip("Horovod is built without Gloo")
     command = [sys.executable, "-c", ONE_RANK, device]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=BUILD_S)
     libraries, times = json.loads(done.stdout.splitlines()[-1])
     assert set(libraries) == {"NCCL_ALLREDUCE" if device == "cuda" else "GLOO_ALLREDUCE"}
     assert len(libraries) == 9

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="it compiles"),
     pytest.mark.skipif(find_spec("horovod") is None, reason="no Horovod is installed here"),
     pytest.mark.timing,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(300),
 ]
 NUMBERS = count()
 ERROR_NS = 1_000_000

@@ -3,7 +3,7 @@
 import pytest
 from jupyter_core.utils import run_sync
 from run_notebook import error_of, opened, text_of
-from timers import eventually
+from timers import FAR_S, eventually
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def matches(notebook, code):
     """What the kernel offers at the end of a cell."""
 
     async def ask():
-        return await notebook.client.kc.complete(code, len(code), reply=True, timeout=100)
+        return await notebook.client.kc.complete(code, len(code), reply=True, timeout=FAR_S)
 
     return run_sync(ask)()["content"]["matches"]
 

@@ -6,7 +6,7 @@ import psutil
 import pytest
 from clusters import training, waiting_for
 from jupyter_client.manager import start_new_kernel
-from timers import eventually
+from timers import FAR_S, eventually
 
 TRAINING = f"%%distributed\n{training(5)}"
 
@@ -21,7 +21,7 @@ class Notebook:
     def send(self, source):
         return self.client.execute(source)
 
-    def outputs(self, request, timeout=150):
+    def outputs(self, request, timeout=FAR_S):
         """Yield (message type, content) of a request until its cell has ended."""
         while True:
             message = self.client.get_iopub_msg(timeout=timeout)
@@ -189,10 +189,10 @@ def test_noblock(started, tmp_path):
     mark.touch()
     message = {"msg_type": None}
     while message["msg_type"] != "stream":
-        message = started.client.get_iopub_msg(timeout=100)
+        message = started.client.get_iopub_msg(timeout=FAR_S)
     assert message["content"]["text"] == "[ranks 0-1] late\n"
     assert message["parent_header"]["msg_id"] == request
-    _, bundles, _ = started.run("later.result(timeout=100).output")
+    _, bundles, _ = started.run("later.result(timeout=FAR_S).output")
     assert "late" in bundles[0]["text/plain"]
 
 
@@ -276,5 +276,5 @@ def test_a_kernel_shut_down_leaves_nothing():
     children = psutil.Process(notebook.pid).children(recursive=True)
     assert len(children) >= 2
     notebook.stop()
-    _, alive = psutil.wait_procs(children, timeout=100)
+    _, alive = psutil.wait_procs(children, timeout=FAR_S)
     assert not alive

@@ -9,6 +9,7 @@ import pytest
 from clusters import training
 from jupyter_core.utils import run_sync
 from run_notebook import error_of, opened, text_of, values_of
+from timers import FAR_S
 
 import workbench as wb
 from workbench.cli import main
@@ -143,7 +144,7 @@ def matches(notebook, code):
     """What the kernel offers at the end of a cell."""
 
     async def ask():
-        return await notebook.client.kc.complete(code, len(code), reply=True, timeout=100)
+        return await notebook.client.kc.complete(code, len(code), reply=True, timeout=FAR_S)
 
     return run_sync(ask)()["content"]["matches"]
 

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from timers import PROCESS_S
 from two_ranks import two_ranks
 
 import workbench as wb
@@ -206,7 +207,7 @@ hvd.shutdown()
 def test_process_sets():
     """A collective of some ranks has its set's number and size, and is recorded by those alone."""
     with two_ranks(PROCESS_SETS) as process:
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate(timeout=PROCESS_S)
     seen = [json.loads(rows) for rows in re.findall(r"SEEN (.*)", said)]
     assert sorted(row for rows in seen for row in rows) == [
         [0, "some", 20, 1, "allreduce", 0, 2, "cell", "GLOO_ALLREDUCE", "", -1],
@@ -290,7 +291,7 @@ for handle in handles: hvd.synchronize(handle)
 def test_what_nobody_reads_is_counted():
     """Memory is bounded; what is not kept is reported, and what is switched off is not recorded."""
     with two_ranks(UNREAD) as process:
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate(timeout=PROCESS_S)
     assert said.count("SEEN ['0', '1'] 3 ()") == 2, said
 
 

@@ -6,7 +6,7 @@ import time
 import psutil
 import pytest
 from clusters import quiet
-from timers import SOON_S, eventually
+from timers import FAR_S, SOON_S, eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -30,25 +30,25 @@ def three(shared):
     """The same cluster; each rank has a variable."""
     if shared.state != "ready":
         shared.restart()
-    quiet(shared, "import os, signal, time, torch\nkept = rank * 10", timeout=100)
+    quiet(shared, "import os, signal, time, torch\nkept = rank * 10", timeout=FAR_S)
     return shared
 
 
 def works(cluster, lost=None):
     """Variables are kept, and collectives, other process sets and another init work."""
     kept = {rank: None if rank == lost else rank * 10 for rank in range(3)}
-    assert quiet(cluster, "globals().get('kept')", timeout=100).values == kept
+    assert quiet(cluster, "globals().get('kept')", timeout=FAR_S).values == kept
     quiet(cluster, "import torch")
-    assert quiet(cluster, SUM, timeout=100).values == dict.fromkeys(range(3), 3.0)
+    assert quiet(cluster, SUM, timeout=FAR_S).values == dict.fromkeys(range(3), 3.0)
     source = f"hvd.shutdown()\nhvd.init(process_sets=[hvd.ProcessSet([1, 2])])\n{SUM}"
-    assert quiet(cluster, source, timeout=100).values == dict.fromkeys(range(3), 3.0)
+    assert quiet(cluster, source, timeout=FAR_S).values == dict.fromkeys(range(3), 3.0)
 
 
 def fails(cluster, source, says):
     """Run a cell in which a rank does not call hvd.init(); return the error, which comes soon."""
     began = time.monotonic()
     with pytest.raises(RanksFailed, match=says) as caught:
-        quiet(cluster, source, timeout=100)
+        quiet(cluster, source, timeout=FAR_S)
     assert time.monotonic() - began < SOON_S
     return caught.value
 
@@ -57,7 +57,7 @@ def fails(cluster, source, says):
 def test_it_works_again_and_again(three, call):
     """Nothing of an earlier ring is taken for an address of the next."""
     for _ in range(4):
-        result = quiet(three, f"hvd.shutdown()\n{call}\n{SUM}", timeout=100)
+        result = quiet(three, f"hvd.shutdown()\n{call}\n{SUM}", timeout=FAR_S)
         assert result.values == dict.fromkeys(range(3), 3.0)
     works(three)
 
@@ -66,7 +66,7 @@ def test_a_process_set_that_it_makes_can_be_used(three):
     """In the same cell and in the next."""
     quiet(three, "pair = hvd.ProcessSet([0, 2])\nhvd.shutdown()\nhvd.init(process_sets=[pair])")
     asked = f"{SUM[:-2]}, process_set=pair)) if rank != 1 else None"
-    assert quiet(three, asked, timeout=100).values == {0: 2.0, 1: None, 2: 2.0}
+    assert quiet(three, asked, timeout=FAR_S).values == {0: 2.0, 1: None, 2: 2.0}
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -179,7 +179,7 @@ def test_a_cell_may_catch_the_error_and_call_it_again(three):
             caught += 1
     """
     with pytest.raises(RanksFailed, match="boom"):
-        quiet(three, textwrap.dedent(source), timeout=100)
+        quiet(three, textwrap.dedent(source), timeout=FAR_S)
     assert quiet(three, "globals().get('caught')", ranks=[1, 2]).values == {1: 2, 2: 2}
     works(three)
 
@@ -189,7 +189,7 @@ def test_ranks_that_do_not_agree_on_process_sets_are_freed(three):
     source = f"hvd.shutdown()\nif rank: hvd.init()\nelse: {CALLS[1]}\nhvd.barrier()"
     began = time.monotonic()
     with pytest.raises(RanksFailed, match="HorovodInternalError"):
-        quiet(three, source, timeout=100)
+        quiet(three, source, timeout=FAR_S)
     assert time.monotonic() - began < SOON_S
     works(three)
 
@@ -197,11 +197,11 @@ def test_ranks_that_do_not_agree_on_process_sets_are_freed(three):
 def test_what_horovod_itself_refuses_is_raised_unchanged(three):
     """It is no fault of a rank that did not come."""
     with pytest.raises(RanksFailed, match="ValueError: Horovod has not been built with MPI"):
-        quiet(three, "hvd.shutdown()\nhvd.init(comm=3)", timeout=100)
+        quiet(three, "hvd.shutdown()\nhvd.init(comm=3)", timeout=FAR_S)
     works(three)
 
 
 def test_an_init_that_is_not_needed_does_nothing(three):
     """Scripts begin with it."""
-    assert quiet(three, f"hvd.init()\n{SUM}", timeout=100).values == dict.fromkeys(range(3), 3.0)
+    assert quiet(three, f"hvd.init()\n{SUM}", timeout=FAR_S).values == dict.fromkeys(range(3), 3.0)
     works(three)

@@ -2,6 +2,7 @@
 
 import pytest
 from clusters import quiet
+from timers import FAR_S
 
 import workbench as wb
 
@@ -37,7 +38,7 @@ def one():
 
 def test_a_signal_handler_prints_while_the_cell_prints(one):
     """Nothing blocks, and no text is lost."""
-    result = quiet(one, HANDLER, timeout=300)
+    result = quiet(one, HANDLER, timeout=FAR_S)
     assert result.output.count("tick") == result.values[0]
     assert quiet(one, "1 + 1").values == {0: 2}
 

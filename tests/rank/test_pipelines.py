@@ -2,6 +2,7 @@
 
 import pytest
 from clusters import quiet
+from timers import FAR_S
 
 import workbench as wb
 from workbench.widgets.cluster_source import ClusterSource
@@ -69,14 +70,14 @@ NEAR = 0.15
 @pytest.fixture(scope="module")
 def ranks():
     with wb.Cluster(n=4, backend="ddp") as cluster:
-        quiet(cluster, SETUP, timeout=100)
+        quiet(cluster, SETUP, timeout=FAR_S)
         yield cluster
 
 
 def trained(ranks, source):
     """Run a training; return each rank's value, and the stages of its iterations but the first."""
     before = ranks.timings.to_frame()["iteration"].max()
-    values = quiet(ranks, source, timeout=100).values
+    values = quiet(ranks, source, timeout=FAR_S).values
     rows, stages = ranks.timings.to_frame(), ranks.timings.stages()
     first = rows["iteration"][~(rows["iteration"] <= before)].min()
     return values, stages[stages["iteration"] > first], first + 1
@@ -137,7 +138,7 @@ train(Schedule1F1B, [0.01, 0.03], 4, pp, tp)
 @pytest.mark.parametrize("again", ["", "; train(Schedule1F1B, [0.0] * 4, 4, steps=2)"])
 def test_the_first_iteration_of_a_schedule(ranks, again):
     """It also sends shapes, which are no microbatches; also when a later schedule begins."""
-    quiet(ranks, f"train(Schedule1F1B, [0.0] * 4, 4, steps=1){again}", timeout=100)
+    quiet(ranks, f"train(Schedule1F1B, [0.0] * 4, 4, steps=1){again}", timeout=FAR_S)
     stages = ranks.timings.stages()
     newest = stages[stages["iteration"] > stages["iteration"].max() - (3 if again else 1)]
     assert set(newest["microbatches"]) == {4}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from clusters import BeginSink, quiet
-from timers import SOON_S, eventually, when
+from timers import FAR_S, SOON_S, eventually, when
 
 import workbench as wb
 from workbench.errors import RanksFailed
@@ -51,7 +51,7 @@ def kill_in_cell(cluster, rank, source, after_s=0.7):
     sink = BeginSink()
     waiter = when(lambda: sink.begun(3), lambda: (time.sleep(after_s), kill(cluster, rank)))
     with pytest.raises(RanksFailed, match="SIGKILL"):
-        cluster.run(sink.PRINT + source, sink=sink, timeout=100)
+        cluster.run(sink.PRINT + source, sink=sink, timeout=FAR_S)
     waiter.join()
 
 
@@ -62,13 +62,13 @@ def survives(cluster, lost):
     cluster.restart()
     kept = quiet(cluster, "globals().get('kept')").values
     assert kept == {r: None if r == lost else r * 10 for r in range(3)}
-    assert quiet(cluster, f"import torch\n{ALL}", timeout=100).values == dict.fromkeys(
+    assert quiet(cluster, f"import torch\n{ALL}", timeout=FAR_S).values == dict.fromkeys(
         range(3), 3.0
     )
-    quiet(cluster, "new = hvd.add_process_set([0, 2])", timeout=100)
+    quiet(cluster, "new = hvd.add_process_set([0, 2])", timeout=FAR_S)
     asked = f"{SUM.format('new')} if rank != 1 else None"
-    assert quiet(cluster, asked, timeout=100).values == {0: 2.0, 1: None, 2: 2.0}
-    quiet(cluster, "hvd.remove_process_set(new)", timeout=100)
+    assert quiet(cluster, asked, timeout=FAR_S).values == {0: 2.0, 1: None, 2: 2.0}
+    quiet(cluster, "hvd.remove_process_set(new)", timeout=FAR_S)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -117,12 +117,12 @@ def test_a_set_of_an_earlier_ring_says_that_it_is_gone(dynamic):
     said = r"process set of ranks \[0, 1\]: .*Add it again .*hvd\.add_process_set\(\[0, 1\]\)"
     for use in (SUM.format("pair"), "hvd.remove_process_set(pair)", "pair.size()", "pair.rank()"):
         with pytest.raises(RanksFailed, match=said):
-            quiet(dynamic, f"{use}", ranks=[0], timeout=100)
+            quiet(dynamic, f"{use}", ranks=[0], timeout=FAR_S)
     assert "ended" in quiet(dynamic, "str(pair)").values[0]
-    quiet(dynamic, "hvd.add_process_set(pair)", timeout=100)
+    quiet(dynamic, "hvd.add_process_set(pair)", timeout=FAR_S)
     asked = f"{SUM.format('pair')} if rank < 2 else None"
-    assert quiet(dynamic, asked, timeout=100).values == {0: 2.0, 1: 2.0, 2: None}
-    quiet(dynamic, "hvd.remove_process_set(pair), hvd.remove_process_set(other)", timeout=100)
+    assert quiet(dynamic, asked, timeout=FAR_S).values == {0: 2.0, 1: 2.0, 2: None}
+    quiet(dynamic, "hvd.remove_process_set(pair), hvd.remove_process_set(other)", timeout=FAR_S)
 
 
 @pytest.mark.parametrize("where", ["True", "rank == 0"])
@@ -141,6 +141,6 @@ def test_process_sets_that_a_cell_has_switched_on(where):
                 cluster.resize(3)
             assert time.monotonic() - began < SOON_S
             pair = f"pair = hvd.add_process_set([0, {n - 1}])"
-            quiet(cluster, f"import torch\n{pair}" if n == 3 else "import torch", timeout=100)
-            assert quiet(cluster, ALL, timeout=100).values == dict.fromkeys(range(n), float(n))
+            quiet(cluster, f"import torch\n{pair}" if n == 3 else "import torch", timeout=FAR_S)
+            assert quiet(cluster, ALL, timeout=FAR_S).values == dict.fromkeys(range(n), float(n))
             assert quiet(cluster, "globals().get('kept')").values[0] == 0

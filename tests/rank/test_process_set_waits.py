@@ -6,7 +6,7 @@ import time
 import psutil
 import pytest
 from clusters import quiet
-from timers import SOON_S, eventually, when
+from timers import FAR_S, SOON_S, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -38,10 +38,10 @@ def pair(shared):
 def works(cluster):
     """Variables are kept, and so is what process sets are for."""
     assert quiet(cluster, "kept").values == {0: 0, 1: 10, 2: 20}
-    quiet(cluster, "new = hvd.add_process_set([0, 2])", timeout=100)
-    summed = quiet(cluster, SUM.format("new", "(0, 2)"), timeout=100)
+    quiet(cluster, "new = hvd.add_process_set([0, 2])", timeout=FAR_S)
+    summed = quiet(cluster, SUM.format("new", "(0, 2)"), timeout=FAR_S)
     assert summed.values == {0: 2.0, 1: None, 2: 2.0}
-    quiet(cluster, "hvd.remove_process_set(new)", timeout=100)
+    quiet(cluster, "hvd.remove_process_set(new)", timeout=FAR_S)
 
 
 CHANGES = ["hvd.add_process_set([0, 1])", "hvd.remove_process_set(pair)"]
@@ -52,7 +52,7 @@ def test_a_rank_that_fails_frees_those_that_change_process_sets(pair, change):
     """It has called neither, and its error is the one that is shown."""
     began = time.monotonic()
     with pytest.raises(RanksFailed, match=r"\[rank 0\] ValueError: boom") as caught:
-        quiet(pair, f"if rank == 0: raise ValueError('boom')\n{change}", timeout=100)
+        quiet(pair, f"if rank == 0: raise ValueError('boom')\n{change}", timeout=FAR_S)
     assert time.monotonic() - began < SOON_S
     assert list(caught.value.errors) == [0]
     works(pair)
@@ -64,7 +64,7 @@ def test_a_rank_that_ends_frees_those_that_change_process_sets(pair, change):
     called = change.partition("(")[0].removeprefix("hvd.")
     began = time.monotonic()
     with pytest.raises(RanksFailed, match=rf"rank 0 ended .* ranks 1-2 wait in '{called}\(\)'"):
-        quiet(pair, f"if rank: {change}", timeout=100)
+        quiet(pair, f"if rank: {change}", timeout=FAR_S)
     assert time.monotonic() - began < SOON_S
     works(pair)
 
@@ -106,8 +106,8 @@ if rank == 2:
 )
 def test_a_rank_that_has_joined_is_not_cut_off(pair, call):
     """Though it has waited for seconds when the other ends: the ring and its sets are kept."""
-    quiet(pair, SLOW_TO_WAKE.format(call=call, pid=pair.ranks[2].pid), timeout=100)
-    summed = quiet(pair, SUM.format("pair", "(1, 2)"), timeout=100)
+    quiet(pair, SLOW_TO_WAKE.format(call=call, pid=pair.ranks[2].pid), timeout=FAR_S)
+    summed = quiet(pair, SUM.format("pair", "(1, 2)"), timeout=FAR_S)
     assert summed.values == {0: None, 1: 2.0, 2: 2.0}
 
 
@@ -117,8 +117,8 @@ def test_counts_of_one_process_set_say_nothing_of_another(pair):
     call = "hvd.allreduce(torch.ones(1), name='met', process_set=pair)"
     more = "if rank == 2: hvd.allreduce(torch.ones(1), name='alone', process_set=alone)\n"
     source = SLOW_TO_WAKE.format(call=call, pid=pair.ranks[2].pid)
-    quiet(pair, more + source, timeout=100)
-    summed = quiet(pair, SUM.format("pair", "(1, 2)"), timeout=100)
+    quiet(pair, more + source, timeout=FAR_S)
+    summed = quiet(pair, SUM.format("pair", "(1, 2)"), timeout=FAR_S)
     assert summed.values == {0: None, 1: 2.0, 2: 2.0}
 
 
@@ -130,10 +130,10 @@ def test_a_rank_that_fails_leaves_a_set_without_it_alone(pair):
     moved = hvd.allreduce(torch.ones(60_000_000), op=hvd.Sum, process_set=pair)[-1].item()
     """
     with pytest.raises(RanksFailed, match=r"\[rank 0\] ValueError: boom") as caught:
-        quiet(pair, textwrap.dedent(source), timeout=100)
+        quiet(pair, textwrap.dedent(source), timeout=FAR_S)
     assert "freed" not in str(caught.value)
     assert quiet(pair, "globals().get('moved')").values == {0: None, 1: 2.0, 2: 2.0}
-    summed = quiet(pair, SUM.format("pair", "(1, 2)"), timeout=100)
+    summed = quiet(pair, SUM.format("pair", "(1, 2)"), timeout=FAR_S)
     assert summed.values == {0: None, 1: 2.0, 2: 2.0}
 
 
@@ -146,7 +146,7 @@ def test_who_waits_for_a_rank_that_waits_in_vain_is_freed_with_it(pair):
     began = time.monotonic()
     says = "rank 0 ended .* rank 1 waits in 'all', rank 2 waits in 'two'"
     with pytest.raises(RanksFailed, match=says):
-        quiet(pair, textwrap.dedent(source), timeout=100)
+        quiet(pair, textwrap.dedent(source), timeout=FAR_S)
     assert time.monotonic() - began < SOON_S
     works(pair)
 
@@ -175,8 +175,8 @@ def test_ranks_that_were_freed_from_join_take_part_in_the_next_ring(pair, end, j
     said = "boom" if "boom" in end else "wait"
     for _ in range(2):
         with pytest.raises(RanksFailed, match=said):
-            quiet(pair, f"if rank in {joins}: hvd.join()\nelse: {end}", timeout=100)
+            quiet(pair, f"if rank in {joins}: hvd.join()\nelse: {end}", timeout=FAR_S)
         assert [info.state for info in pair.ranks] == ["ready"] * 3
         asked = "[float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) for _ in range(3)]"
-        assert quiet(pair, asked, timeout=100).values == dict.fromkeys(range(3), [3.0] * 3)
+        assert quiet(pair, asked, timeout=FAR_S).values == dict.fromkeys(range(3), [3.0] * 3)
     works(pair)

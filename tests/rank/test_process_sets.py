@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 from clusters import quiet
+from timers import FAR_S
 
 import workbench as wb
 from workbench.errors import RanksFailed
@@ -50,7 +51,7 @@ def test_sets_are_added_used_and_removed(dynamic):
     assert quiet(dynamic, "hvd.remove_process_set(pair)").values == {0: True, 1: True, 2: True}
     quiet(dynamic, "other = hvd.add_process_set([0, 2])")
     with pytest.raises(RanksFailed, match="boom"):
-        quiet(dynamic, "if rank == 0: raise ValueError('boom')\nhvd.barrier()", timeout=100)
+        quiet(dynamic, "if rank == 0: raise ValueError('boom')\nhvd.barrier()", timeout=FAR_S)
     quiet(dynamic, "again = hvd.add_process_set([0, 1])")
     asked = f"{SUM.format('again')} if rank < 2 else None"
     assert quiet(dynamic, asked).values == {0: 2.0, 1: 2.0, 2: None}
@@ -76,7 +77,7 @@ def test_a_usual_ring_has_no_server_and_refuses_in_a_line(usual):
     """No process is ended, and the line says what to do; which then works."""
     assert rendezvous(usual) is None
     with pytest.raises(RanksFailed, match="HOROVOD_DYNAMIC_PROCESS_SETS is not set") as caught:
-        quiet(usual, "hvd.add_process_set([0, 1])", timeout=100)
+        quiet(usual, "hvd.add_process_set([0, 1])", timeout=FAR_S)
     (message,) = {error.message for error in caught.value.errors.values()}
     assert "\n" not in message
     assert quiet(usual, "rank").values == {0: 0, 1: 1}
@@ -96,5 +97,5 @@ def test_a_server_that_is_gone_is_said(dynamic):
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = port
     """
     with pytest.raises(RanksFailed, match=r"127\.0\.0\.1:1 .* cannot be reached"):
-        quiet(dynamic, "import os\n" + textwrap.dedent(source), timeout=100)
+        quiet(dynamic, "import os\n" + textwrap.dedent(source), timeout=FAR_S)
     assert quiet(dynamic, "rank").values == {0: 0, 1: 1, 2: 2}

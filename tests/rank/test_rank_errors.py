@@ -10,7 +10,7 @@ import time
 
 import pytest
 from clusters import gone, quiet
-from timers import SOON_S
+from timers import FAR_S, PROCESS_S, SOON_S
 
 from workbench.cluster.threads import in_background
 from workbench.errors import ClusterStopped, RanksFailed
@@ -88,7 +88,7 @@ def failing(cluster, source):
     """Return the one error of a cell, and how long it took."""
     began = time.monotonic()
     with pytest.raises(RanksFailed) as caught:
-        quiet(cluster, source, timeout=100)
+        quiet(cluster, source, timeout=FAR_S)
     (error,) = set(caught.value.errors.values())
     return error, time.monotonic() - began, str(caught.value)
 
@@ -198,7 +198,9 @@ def test_large_files_of_the_user(cluster, tmp_path):
         call = f"large{number + 1}.go(x)" if number < 5 else "1 / x"
         path = tmp_path / f"large{number}.py"
         path.write_text(f"{below}{body}def go(x):\n    return {call}\n")
-    quiet(cluster, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport large0", timeout=100)
+    quiet(
+        cluster, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport large0", timeout=FAR_S
+    )
     error, took_s, _ = failing(cluster, "large0.go(0)")
     assert took_s < 2
     assert "return large3.go(x)" in plain(error.traceback)
@@ -279,7 +281,7 @@ def test_a_signal_that_ends_a_rank(cluster, name, source):
     in_background(send)
     cell = f"if rank == 1:\n    {source}\nelse:\n    hvd.barrier()"
     with pytest.raises(RanksFailed, match=rf"rank 1.*killed by {name}"):
-        quiet(cluster, cell, timeout=100)
+        quiet(cluster, cell, timeout=FAR_S)
     assert time.monotonic() - sent[0] < SOON_S
     with pytest.raises(ClusterStopped, match=name):
         quiet(cluster, "1")
@@ -295,7 +297,7 @@ def test_an_interrupt_of_one_rank(cluster):
     assert quiet(cluster, "kept").values == {0: 0, 1: 1}
     cell = "if rank: os.kill(os.getpid(), signal.SIGINT); time.sleep(30)"
     with pytest.raises(RanksFailed, match="KeyboardInterrupt") as caught:
-        quiet(cluster, cell, timeout=100)
+        quiet(cluster, cell, timeout=FAR_S)
     assert list(caught.value.errors) == [1]
     assert cluster["kept"] == [0, 1]
 
@@ -318,7 +320,9 @@ def test_the_kernel_ends_well_whatever_runs():
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROCESS_S, check=False
+        )
         assert (done.returncode, done.stderr) == (0, "")
         state, pid = done.stdout.split()
         assert state == "failed"

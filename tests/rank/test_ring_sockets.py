@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from namespaces import skip_unless_it_runs
+from timers import FAR_S
 
 from workbench.rank.backends.ring_sockets import RingSockets
 
@@ -84,7 +85,7 @@ def test_the_store_on_an_interface_without_ipv4():
         [*apart, "sh", "-ec", script, "sh", sys.executable, "-c", SERVE],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=FAR_S,
         check=False,
     )
     assert "fe80:" in done.stderr

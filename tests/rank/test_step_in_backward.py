@@ -2,6 +2,7 @@
 
 import pytest
 from clusters import quiet
+from timers import FAR_S
 
 MODEL = """
 import time, torch
@@ -50,7 +51,7 @@ LOOP = "for _ in range(8): backward()"
 def test_each_backward_is_an_iteration(fresh, source):
     """Whatever the number of optimizers; their collectives are the iteration's."""
     cluster, frame = fresh
-    quiet(cluster, source + LOOP, timeout=100)
+    quiet(cluster, source + LOOP, timeout=FAR_S)
     table = frame()
     assert table.groupby("rank")["iteration"].nunique().tolist() == [8, 8]
     assert table["tensors"].tolist() == [6] * 16
@@ -69,7 +70,7 @@ PHASES = {
 def test_a_step_after_the_backward_ends_the_same_iteration(fresh):
     """Some parameters in hooks and some after the backward: one iteration a turn of the loop."""
     cluster, frame = fresh
-    quiet(cluster, MIXED + "for _ in range(8):\n    backward()\n    outer.step()", timeout=100)
+    quiet(cluster, MIXED + "for _ in range(8):\n    backward()\n    outer.step()", timeout=FAR_S)
     assert frame().groupby("rank")["iteration"].nunique().tolist() == [8, 8]
 
 
@@ -87,5 +88,5 @@ except ValueError:
     hook.remove()
 for _ in range(4): backward()
 """
-    quiet(cluster, MIXED + raises, timeout=100)
+    quiet(cluster, MIXED + raises, timeout=FAR_S)
     assert frame().groupby("rank")["iteration"].nunique().tolist() == [7, 7]

@@ -18,7 +18,7 @@ import topology_files
 from hostile import controls, mutated_bytes, mutated_json
 from large_snapshots import large
 from nvml_machines import hgx_h100
-from timers import SOON_S
+from timers import PROCESS_S, SOON_S
 
 import workbench as wb
 from workbench.cluster import Cluster
@@ -295,7 +295,7 @@ def test_what_is_written_is_private(tmp_path, umask):
         "PYTHONPATH": "tests",
     }
     subprocess.run(
-        [sys.executable, "-c", KEEP.format(umask=umask)], env=environment, check=True, timeout=120,
+        [sys.executable, "-c", KEEP.format(umask=umask)], env=environment, check=True, timeout=PROCESS_S,
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     modes = {

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from recorded import PHASES_MS, Outbox, RankClock, Records, iteration_record
-from timers import eventually
+from timers import FAR_S, eventually
 
 from workbench.server.feed import LiveFeed
 from workbench.server.hardware_metrics import HardwareCollector
@@ -71,7 +71,7 @@ def trained():
         outbox.send(Records((iteration_record(0, rank, RankClock()).pack(),)))
         outbox.flush()
         outbox.close()
-    timings.end_cell(1, {0: 1, 1: 1}, timeout_s=100)
+    timings.end_cell(1, {0: 1, 1: 1}, timeout_s=FAR_S)
     return timings
 
 

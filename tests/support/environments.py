@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from timers import BUILD_S
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT
@@ -39,7 +40,7 @@ def build_wheel(project, folder):
 def pip(*arguments, python=sys.executable):
     """Run pip for an interpreter, without a network and without dependencies."""
     command = [sys.executable, "-m", "pip", "--quiet", "--python", python, *arguments]
-    subprocess.run([*command, "--no-index", "--no-deps"], check=True, timeout=120)
+    subprocess.run([*command, "--no-index", "--no-deps"], check=True, timeout=BUILD_S)
 
 
 def environment_of(wheel, folder, *, besides=()):
@@ -81,7 +82,9 @@ def build_packages(folder, **environment):
         pytest.skip("the front end is not built here: cd labextension && jlpm build:prod")
     own = {"PYTHON": sys.executable, **environment}
     command = [ROOT / ".ci/build-packages", folder]
-    subprocess.run(command, env={**os.environ, **own}, check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        command, env={**os.environ, **own}, check=True, capture_output=True, timeout=BUILD_S
+    )
     return {path.name: path for path in folder.iterdir()}
 
 

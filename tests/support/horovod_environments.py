@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from timers import BUILD_S
 
 import workbench
 from workbench.horovod_build.machine import Machine, TorchInfo
@@ -37,7 +38,7 @@ def command_line(python, *arguments, **env):
     """`workbench build-horovod` in an environment, with `env` over this one's variables."""
     return subprocess.run(
         [python, "-m", "workbench", "build-horovod", *arguments],
-        capture_output=True, text=True, env=os.environ | env, cwd="/", timeout=120,
+        capture_output=True, text=True, env=os.environ | env, cwd="/", timeout=BUILD_S,
         check=False,
     )  # fmt: skip
 

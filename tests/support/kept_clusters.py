@@ -5,6 +5,7 @@ import sys
 
 import psutil
 from clusters import training, with_support
+from timers import PROCESS_S
 
 KERNEL = """
 import os, sys, time
@@ -49,7 +50,8 @@ def kernel(then, arguments="n=2, keep='600s'", script=TRAINING):
     """Run a kernel to its end; return the cluster's name and the ranks' processes."""
     source = KERNEL.format(arguments=arguments, then=then, training=script)
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=150, check=False,
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=PROCESS_S,
+        check=False,
         env=with_support(),
     )  # fmt: skip
     assert done.stdout, done.stderr

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from timers import BUILD_S
 
 from workbench.errors import BuildFailed
 from workbench.horovod_build import recipe
@@ -123,7 +124,7 @@ def _fetch_headers(package: str, headers: str, work: Path) -> Path:
     command = [sys.executable, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
     command += ["--timeout", "10", "--retries", "1"]
     command += ["--no-deps", "--target", str(work / "package"), package]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_S)
     if done.returncode != 0:
         pytest.skip(f"{package} cannot be installed here: {done.stderr.strip()[-300:]}")
     return work / "package" / headers

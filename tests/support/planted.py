@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 import psutil
-from timers import FAR_S
+from timers import FAR_S, PROCESS_S
 
 TESTS = Path(__file__).parents[1]
 PLANTED = {
@@ -123,6 +123,6 @@ def stranger(given, user=None, inside=None):
     program = [sys.executable, str(TESTS / "support" / "stranger.py"), *arguments]
     done = subprocess.run(
         program if inside is None else inside(program), input=json.dumps(given), text=True,
-        capture_output=True, timeout=300, check=True,
+        capture_output=True, timeout=PROCESS_S, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 
+from timers import FAR_S
+
 from workbench.timings import Timings
 from workbench.wire import Flag, IterationRecord, Layout, Outbox
 from workbench.wire.rank_messages import Records
@@ -105,7 +107,7 @@ def recorded(
         records += tuple(record.pack() for record in (more or {}).get(rank, ()))
         outbox.send(Records(records))
     counts = {rank: iterations + len((more or {}).get(rank, ())) for rank in range(len(clocks))}
-    assert timings.end_cell(1, counts, timeout_s=100)
+    assert timings.end_cell(1, counts, timeout_s=FAR_S)
     for outbox in outboxes:
         outbox.close()
     timings.close()

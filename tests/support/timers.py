@@ -1,11 +1,21 @@
 """Waiting for something in a test, and doing something meanwhile."""
 
+import os
 import threading
 import time
 from contextlib import contextmanager
 
-FAR_S = 120.0
-"""When a test gives up to wait for something that has to come, however slow the machine."""
+LIMITS_FACTOR = float(os.environ.get("TEST_LIMITS_FACTOR", "1"))
+"""Multiplies all time limits of the tests, for slow machines; `.ci` multiplies its own likewise."""
+
+FAR_S = 45.0 * LIMITS_FACTOR
+"""When a test stops waiting for an event that has to come: before the test's own time limit."""
+
+PROCESS_S = 80.0 * LIMITS_FACTOR
+"""The limit of a process that does the work of a complete test, such as a kernel with a cluster."""
+
+BUILD_S = 280.0 * LIMITS_FACTOR
+"""The limit of a build, in a test that is marked with a longer time limit."""
 
 SOON_S = 60.0
 """What ends before this has ended by itself: time limits in tests are longer, and what is measured

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from timers import eventually
+from timers import FAR_S, PROCESS_S, eventually
 
 from workbench.errors import UsageError, VmsUnavailable
 from workbench.testbed import clean_up, vms, why_not
@@ -64,7 +64,9 @@ def started(command):
 
 def ssh(machines, name, *command):
     with_config = ["ssh", "-F", str(machines.ssh_config), name, *command]
-    return subprocess.run(with_config, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(
+        with_config, capture_output=True, text=True, timeout=PROCESS_S, check=False
+    )
 
 
 def name_of(machines):
@@ -91,8 +93,8 @@ def gbps(machines, source, target, megabytes):
     """Return the rate of TCP from one VM to another."""
     receiver, _ = started(machines.inside(target, python(RECEIVER)))
     address = machines.address(target)
-    machines.run(source, python(SENDER, address, str(megabytes)), timeout_s=100)
-    return float(receiver.communicate(timeout=100)[0])
+    machines.run(source, python(SENDER, address, str(megabytes)), timeout_s=FAR_S)
+    return float(receiver.communicate(timeout=PROCESS_S)[0])
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +131,7 @@ def test_without_the_key_nobody_gets_in(machines, tmp_path):
     text = machines.ssh_config.read_text()
     config.write_text(text.replace(f"{machines.ssh_config.parent}/user_key", str(other)))
     command = ["ssh", "-F", str(config), "vm1", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, check=False)
     assert done.returncode == 255
     assert "Permission denied (publickey)" in done.stderr
 
@@ -312,7 +314,7 @@ def test_the_command_line_makes_them_until_it_is_stopped():
     done = subprocess.run([*way_in, "hostname"], capture_output=True, text=True, check=False)
     assert done.stdout == "vm1\n", done.stderr
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=100)[0].strip() == "The VMs were removed."
+    assert process.communicate(timeout=PROCESS_S)[0].strip() == "The VMs were removed."
     assert process.returncode == 0
     assert left(Path(way_in[2]).parent.name) == []
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from timers import FAR_S
 
 from workbench.errors import WireError
 from workbench.timings import Timings
@@ -246,7 +247,7 @@ def test_a_run_has_what_arrived_in_any_mixture(tmp_path):
         mixture = [some_record(chance, 1, at, chance.choice(layouts), 0) for at in range(200)]
         for at in range(0, 200, 40):
             outbox.send(Records(tuple(one.pack() for one in mixture[at : at + 40])))
-        assert timings.end_cell(1, {0: 200}, timeout_s=100)
+        assert timings.end_cell(1, {0: 200}, timeout_s=FAR_S)
     finally:
         outbox.close()
         timings.close()

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from recorded import MS, layout_of
+from timers import FAR_S
 
 from workbench.timings import Timings
 from workbench.widgets.cluster_source import ClusterSource
@@ -53,7 +54,7 @@ class Ranks:
             outbox.send(layout_of(len(self.outboxes)))
             outbox.send(Records(tuple(own)))
         counts = dict.fromkeys(range(len(self.outboxes)), index)
-        assert self.timings.end_cell(self.cells, counts, timeout_s=100)
+        assert self.timings.end_cell(self.cells, counts, timeout_s=FAR_S)
         self.begins.append(self.begins[-1] + index)
 
     def iterate(self, index, own, records, transfer_ms, *, n, ms, late=None, when=None, size=1):

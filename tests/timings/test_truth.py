@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from horovod_timeline import spans, whole_timeline
+from timers import FAR_S
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -84,7 +85,7 @@ def measured(request, machines, cluster, tmp_path_factory):
         machines.shape(vm, request.param)
     path = tmp_path_factory.mktemp("timeline") / "timeline.json"
     cell = MEASURE.format(path=str(path), iterations=ITERATIONS)
-    counts = cluster.run(cell, sink=TextSink(), timeout=150).values
+    counts = cluster.run(cell, sink=TextSink(), timeout=FAR_S).values
     rows = cluster.timings.to_frame()
     rows = rows[rows["iteration"] > rows["iteration"].max() - ITERATIONS]
     collectives = cluster.timings.collectives()

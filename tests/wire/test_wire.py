@@ -10,7 +10,7 @@ from array import array
 import psutil
 import pytest
 import zmq
-from timers import SOON_S
+from timers import FAR_S, SOON_S
 
 from workbench.errors import WireError
 from workbench.wire import Flag, Inbox, IterationRecord, Layout, Message, Outbox
@@ -108,10 +108,10 @@ def test_messages_pass_in_order_both_ways(inbox):
     outbox = Outbox(inbox.address_for(5), answers.put)
     for number in range(1000):
         outbox.send(Chunk(number, 0, (b"\0" * 10,)))
-    got = [inbox.received.get(timeout=100) for _ in range(1000)]
+    got = [inbox.received.get(timeout=FAR_S) for _ in range(1000)]
     assert [(rank, chunk.transfer) for rank, chunk in got] == [(5, n) for n in range(1000)]
     inbox.send(5, ClockPing(1, 2))
-    assert answers.get(timeout=100) == ClockPing(1, 2)
+    assert answers.get(timeout=FAR_S) == ClockPing(1, 2)
     outbox.close()
 
 
@@ -178,7 +178,7 @@ def test_a_stranger_without_a_key_is_not_heard(inbox):
     stranger.send(DropTransfer(666))
     friend = Outbox(inbox.address_for(1))
     friend.send(DropTransfer(1))
-    assert inbox.received.get(timeout=100) == (1, DropTransfer(1))
+    assert inbox.received.get(timeout=FAR_S) == (1, DropTransfer(1))
     with pytest.raises(queue.Empty):
         inbox.received.get(timeout=0.5)
     stranger.close()
@@ -222,7 +222,7 @@ def test_a_rank_that_replaces_one_that_has_ended():
     time.sleep(0.5)  # until its connection has taken the number
     connected.set()
     try:
-        while received.get(timeout=100) != (1, 10**6):
+        while received.get(timeout=FAR_S) != (1, 10**6):
             continue
     finally:
         new.close()

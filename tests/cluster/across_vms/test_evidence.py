@@ -5,7 +5,7 @@ import sys
 import pytest
 from bundles import BundleFile, completed
 from clusters import quiet, waiting_for
-from timers import eventually
+from timers import FAR_S, eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -16,7 +16,7 @@ def test_each_vm_and_rank_is_in_the_file(machines):
     """Stacks of the ranks of all VMs, and the snapshot, use and log of each VM."""
     with wb.Cluster(hosts="vm1:2,vm2:1", ssh_config=machines.ssh_config) as cluster:
         with pytest.raises(RanksFailed) as caught:
-            quiet(cluster, "if rank == 2: raise ValueError('boom')\nhvd.barrier()", timeout=100)
+            quiet(cluster, "if rank == 2: raise ValueError('boom')\nhvd.barrier()", timeout=FAR_S)
         bundle = completed(caught.value.evidence)
     stacks = bundle["stacks.txt"]
     assert [vm for vm in ("vm1", "vm2") if f" on {vm}\n" in stacks] == ["vm1", "vm2"]
@@ -58,7 +58,7 @@ def test_a_vm_that_is_cut_off(machines, tmp_path):
         try:
             assert eventually(lambda: cluster.ranks[1].state == "dead")
             mark.touch()
-            error = future.exception(timeout=100)
+            error = future.exception(timeout=FAR_S)
             bundle = completed(error.evidence)
         finally:
             machines.mend("vm2")

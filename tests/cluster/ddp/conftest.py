@@ -2,7 +2,7 @@
 
 import pytest
 from clusters import quiet
-from timers import eventually
+from timers import FAR_S, eventually
 
 import workbench as wb
 
@@ -21,9 +21,9 @@ def ranks(ddp):
     """The same, with `kept` on each rank; the ring works afterwards."""
     if ddp.state != "ready":
         ddp.restart()
-    quiet(ddp, SETUP, timeout=100)
+    quiet(ddp, SETUP, timeout=FAR_S)
     yield ddp
     assert eventually(lambda: ddp.state == "ready"), ddp.message
-    found = quiet(ddp, SUM, timeout=100).values
+    found = quiet(ddp, SUM, timeout=FAR_S).values
     n = ddp.n
     assert {rank: total for rank, (_, total) in found.items()} == dict.fromkeys(range(n), float(n))

@@ -9,7 +9,7 @@ import pytest
 from bundles import BundleFile, completed
 from clusters import quiet, training
 from disks import fill, small_disk
-from timers import when
+from timers import FAR_S, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -46,7 +46,7 @@ def test_an_error_on_one_rank(pair):
         "if rank == 1:\n    raise ValueError('password=hunter2-hunter2')\n"
         "hvd.allreduce(torch.ones(2), name='lonely')"
     )
-    error = failed(pair, source, timeout=100)
+    error = failed(pair, source, timeout=FAR_S)
     assert str(error).splitlines()[-1] == f"Evidence: {error.evidence}"
     assert error._render_traceback_()[-1] == f"Evidence: {error.evidence}"
     assert error.evidence.parent == pair.timings.path
@@ -133,7 +133,7 @@ def test_the_bundle_of_a_stall_is_not_completed_after_an_error(pair, monkeypatch
     source = WAITS + "else:\n    import time\n    time.sleep(4)\n    raise ValueError('late')"
     try:
         with pytest.raises(RanksFailed) as caught:
-            pair.run(source, timeout=100, sink=sink)
+            pair.run(source, timeout=FAR_S, sink=sink)
         assert "Evidence: " in sink.text
     finally:
         go_on.set()
@@ -161,7 +161,7 @@ def test_on_demand_while_a_cell_runs(pair, tmp_path):
         assert pair.bundle() == evidence_file(pair.timings.path, "now")
     finally:
         future.interrupt()
-        future.exception(timeout=100)
+        future.exception(timeout=FAR_S)
     with pytest.raises(wb.UsageError, match=r"cannot be written \(Not a directory\)"):
         pair.bundle(given / "x.zip")
 
@@ -190,7 +190,7 @@ def test_a_killed_rank(tmp_path):
             "hvd.barrier()"
         )
         with pytest.raises(RanksFailed) as caught:
-            cluster.run(source, timeout=100, sink=sink)
+            cluster.run(source, timeout=FAR_S, sink=sink)
         waiter.join()
         error = caught.value
         assert error.errors[1].name == "RankLost"

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from timers import SOON_S, eventually
+from timers import FAR_S, SOON_S, eventually
 
 import workbench as wb
 from workbench.agent.record_stream import NAME
@@ -164,7 +164,7 @@ def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     cluster = attach()
     timer.join()
     assert cluster["kept"] == [0, 10]
-    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=100)
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=FAR_S)
     assert total.values == {0: 2.0, 1: 2.0}
 
 
@@ -173,7 +173,7 @@ def test_a_rank_that_works_alone_is_waited_for(attach):
     kernel(IN_A_CELL.format(source="if rank == 0: time.sleep(9); late = 1"))
     cluster = attach()
     assert quiet(cluster, "late if rank == 0 else None").values == {0: 1, 1: None}
-    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=100)
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=FAR_S)
     assert total.values == {0: 2.0, 1: 2.0}
 
 
