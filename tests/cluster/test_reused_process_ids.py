@@ -7,13 +7,14 @@ import textwrap
 import pytest
 from clusters import with_support
 from namespaces import skip_unless_it_runs
+from timers import PROCESS_S
 
 # It runs in a space of process ids of its own, as it chooses an id.
 SCENARIO = """
 import os, pathlib, signal, subprocess, time
 import psutil
 import workbench as wb
-from timers import PROCESS_S, eventually
+from timers import eventually
 
 def start_as(pid):
     '''Start a process that leads a group, with this id.'''

@@ -40,7 +40,7 @@ for rank in (0, 1):
         record = iteration_record(index, rank, RankClock()).pack()
         outbox.send(Records((record,)))
     outbox.flush()
-timings.end_cell(1, {0: 20, 1: 20}, timeout_s=FAR_S)
+timings.end_cell(1, {0: 20, 1: 20}, timeout_s=45)
 print("posted", flush=True)
 sys.stdin.readline()
 timings.close()
