@@ -131,7 +131,8 @@ def test_the_next_kernel_says_the_same(tmp_path, monkeypatch, then, says, killed
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     source = KERNEL.format(then=then, end="os.kill(os.getpid(), 9)" if killed else "")
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=PROCESS_S, check=False,
+        [sys.executable, "-c", source], capture_output=True, text=True,
+        timeout=PROCESS_S, check=False,
         env=with_support() | os.environ,
     )  # fmt: skip
     assert done.stdout, done.stderr

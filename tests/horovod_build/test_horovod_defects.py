@@ -289,7 +289,8 @@ def test_a_rank_with_settings_outlives_its_first_ring():
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     env |= {f"HOROVOD_{name}": str(value) for name, value in settings.items()}
     done = subprocess.run(
-        [sys.executable, "-c", THREE_RINGS], env=env, capture_output=True, text=True, timeout=PROCESS_S,
+        [sys.executable, "-c", THREE_RINGS], env=env, capture_output=True, text=True,
+    timeout=PROCESS_S,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -295,7 +295,8 @@ def test_what_is_written_is_private(tmp_path, umask):
         "PYTHONPATH": "tests",
     }
     subprocess.run(
-        [sys.executable, "-c", KEEP.format(umask=umask)], env=environment, check=True, timeout=PROCESS_S,
+        [sys.executable, "-c", KEEP.format(umask=umask)], env=environment, check=True,
+     timeout=PROCESS_S,
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     modes = {
