@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -44,7 +45,7 @@ _MODULE = "workbench.cluster.controller"
 STATE_FILE = "cluster.json"
 """In the folder of a kept cluster: what another kernel needs to attach, keys included."""
 _HEART_PERIOD_MS = 200
-"""An engine is registered at its first heartbeat; ipyparallel's default is 3,000."""
+"""ipyparallel's default is 3,000; an engine that connects gets heartbeats at once."""
 _HEART_MISSES = 10**9
 """Never: a process or a VM that was suspended goes on, but ipyparallel would not use its engine
 again. Agents report when a rank has ended."""
@@ -259,13 +260,17 @@ def main() -> None:
     ).start()
     gc.disable()  # all that is imported is kept
     from ipyparallel import util
-    from ipyparallel.controller import app
+    from ipyparallel.controller import app, heartmonitor
     from tornado.ioloop import IOLoop
 
+    from workbench.cluster.heart_monitor import HeartMonitor
+
     gc.enable()
+    heartmonitor.HeartMonitor = HeartMonitor
+    app.time = SimpleNamespace(sleep=lambda _: None)  # 0.25 s, in which nothing else starts
     IOLoop.time = _loop_time  # type: ignore[method-assign]
     util.select_random_ports = _reserve_ports
-    app.Process = _HeartMonitor
+    app.Process = _HeartMonitorThread
     app.main()
 
 
@@ -297,7 +302,7 @@ def _reserve_ports(count: int) -> list[int]:
     return [reserved.getsockname()[1] for reserved in new]
 
 
-class _HeartMonitor(threading.Thread):
+class _HeartMonitorThread(threading.Thread):
     """Replaces the process of ipyparallel's heart monitor.
 
     No rank can join without the heart monitor, and nothing would notice if its process was killed.
