@@ -118,6 +118,8 @@ class WarmProcess:
             return False
         if agent == 0:
             os.setsid()
+            option = sys.orig_argv.index("--warm")
+            _show_as(sys.orig_argv[:option])
             self._channel.close()
             os.close(self._kernel)
             return True
@@ -253,8 +255,7 @@ class WarmProcess:
             else:
                 os.environ[name] = value
         importlib.invalidate_caches()
-        sys.orig_argv = [sys.executable, "-m", fork.module, *fork.arguments]
-        _show_as(sys.orig_argv)
+        _show_as([sys.executable, "-m", fork.module, *fork.arguments])
         with contextlib.suppress(OSError):
             Path("/proc/self/comm").write_text(Path(sys.executable).name)
         module = sys.modules["__main__"]
@@ -320,6 +321,7 @@ def _identity(path: str) -> tuple[int, ...]:
 
 def _show_as(arguments: list[str]) -> None:
     """Show other arguments for this process in ``ps``, as far as there is room for them."""
+    sys.orig_argv = arguments
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[_ARGUMENTS]), int(fields[_ARGUMENTS + 1])
     text = b"\0".join(map(os.fsencode, arguments))[: end - start - 1]
