@@ -1,4 +1,4 @@
-"""Time limits fit into each other; `.ci/limit` and `.ci/python-tests` end what hangs, and say so."""
+"""Time limits fit into each other; `.ci/limit` and `.ci/python-tests` end and name what hangs."""
 
 import os
 import re
