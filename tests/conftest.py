@@ -17,6 +17,12 @@ from workbench.cluster.backends import horovod
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
 LEFTOVERS = pytest.StashKey[Leftovers]()
+MARKERS = pytest.StashKey[dict[str, set[str]]]()  # of all tests, also of deselected ones
+SLOW_FOLDERS = (
+    *("agent", "browser", "cluster", "docs", "fabric", "faults", "horovod_build", "magics"),
+    *("notebooks", "properties", "rank", "security", "server", "testbed"),
+)
+"""Folders most of whose tests start ranks, VMs, kernels, servers or builds, or take long."""
 
 
 def pytest_configure(config):
@@ -193,15 +199,24 @@ def renew(cluster):
 
 def pytest_collection_modifyitems(session, items):
     """Have the files that share the cluster one after another; mark slow tests."""
+    slow = {Path(__file__).parent / folder for folder in SLOW_FOLDERS}
     users = {item.path for item in items if "shared_cluster" in item.fixturenames}
     session.stash[USERS] = users
     items.sort(key=lambda item: item.path not in users)
     for item in items:
-        if "shared_cluster" in item.fixturenames:
+        if "shared_cluster" in item.fixturenames or slow.intersection(item.path.parents):
             item.add_marker("slow")
         limit = item.get_closest_marker("timeout")
         if limit is not None and LIMITS_FACTOR != 1:
             item.add_marker(pytest.mark.timeout(limit.args[0] * LIMITS_FACTOR, **limit.kwargs))
+    names = {item.nodeid: {marker.name for marker in item.iter_markers()} for item in items}
+    session.stash[MARKERS] = names
+
+
+@pytest.fixture
+def collected_markers(request):
+    """The names of the markers of each collected test, whether or not it is selected."""
+    return request.session.stash[MARKERS]
 
 
 @pytest.fixture(scope="module", autouse=True)

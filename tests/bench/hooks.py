@@ -153,28 +153,31 @@ def measure():
     for name, model, seconds, rounds in SHAPES:
         print(name)
         taken = _run(("plain", "ours", "patient"), model, seconds, rounds)
-        yield from _added("ours", "plain", taken)
-        _added("ours", "patient", taken)
+        yield from _added(name, "ours", "plain", taken)
+        _added(name, "ours", "patient", taken)
         os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
         try:
-            _added("timeline", "plain", _run(("plain", "timeline"), model, seconds, rounds // 2))
+            taken = _run(("plain", "timeline"), model, seconds, rounds // 2)
+            _added(name, "timeline", "plain", taken)
         finally:
             del os.environ["HOROVOD_TIMELINE"]
-    print("an iteration of some 25 ms with 160 tensors, one rank")
+    name = "an iteration of some 25 ms with 160 tensors, one rank"
+    print(name)
     taken = _run(("plain", "ours", "patient"), WIDE, ALONE_S, ALONE_ROUNDS, n=1)
-    yield from _added("ours", "plain", taken)
-    _added("ours", "patient", taken)
+    yield from _added(name, "ours", "plain", taken)
+    _added(name, "ours", "patient", taken)
     for ranks in CPU_RANKS:
-        print(f"CPU time of a rank, {SMALL}, {ranks} rank{'s' if ranks > 1 else ''}")
+        shape = f"CPU time of a rank, {SMALL}, {ranks} rank{'s' if ranks > 1 else ''}"
+        print(shape)
         ways = ("plain", "ours", "patient")
         taken = _run(ways, LINEAR, CPU_BLOCK_S, CPU_ROUNDS, ranks)
-        for name, clock, limit in (
+        for threads, clock, limit in (
             ("training thread", _THREAD, THREAD_US),
             ("all threads", _PROCESS, PROCESS_US),
         ):
-            added_us = _added_cpu(name, clock, "plain", taken)
-            _added_cpu(name, clock, "patient", taken)
-            yield at_most(f"{name}, added to plain", added_us, limit, "us")
+            added_us = _added_cpu(threads, clock, "plain", taken)
+            _added_cpu(threads, clock, "patient", taken)
+            yield at_most(f"{shape}, {threads}, added to plain", added_us, limit, "us")
 
 
 def _run(ways, model, seconds, rounds, n=2):
@@ -202,7 +205,7 @@ def _run(ways, model, seconds, rounds, n=2):
     }
 
 
-def _added(way, against, taken):
+def _added(shape, way, against, taken):
     """Print what a way adds to the wall time of another, and return the bounds of that."""
     own, others = ([one[_WALL] for one in taken[name]] for name in (way, against))
     base = statistics.median(others)
@@ -213,7 +216,7 @@ def _added(way, against, taken):
         f"(95 %: {low:+.2%} to {high:+.2%}), {mean * base * 1e6:+.0f} us; "
         f"median {statistics.median(shares):+.2%}"
     )
-    figure = f"{way} against {against}"
+    figure = f"{shape}, {way} against {against}"
     return (
         at_most(f"{figure}, mean", 100 * mean, LIMIT_PERCENT, "%"),
         at_most(f"{figure}, upper end of the mean", 100 * high, LIMIT_PERCENT_HIGH, "%"),

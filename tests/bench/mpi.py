@@ -73,4 +73,4 @@ def measure():
     ratios = [mine / peer for mine, peer in pairs]
     print(f"ours    {spread([mine for mine, _ in pairs])} s")
     print(f"mpiexec {spread([peer for _, peer in pairs])} s")
-    yield at_most("ratio", ratios, LIMIT)
+    yield at_most("ratio to mpiexec", ratios, LIMIT)

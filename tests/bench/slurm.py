@@ -67,4 +67,4 @@ def measure():
             del os.environ["SLURM_JOB_ID"]  # the benchmarks after this one are in no allocation
     print(f"ours    {spread([mine for mine, _ in pairs])} s")
     print(f"srun    {spread([peer for _, peer in pairs])} s")
-    yield at_most("ratio", [mine / peer for mine, peer in pairs], LIMIT)
+    yield at_most("ratio to srun", [mine / peer for mine, peer in pairs], LIMIT)

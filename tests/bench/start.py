@@ -43,4 +43,4 @@ def measure():
     ratios = [mine / peer for mine, peer in pairs]
     print(f"ours    {spread([mine for mine, _ in pairs])} s")
     print(f"stock   {spread([peer for _, peer in pairs])} s")
-    yield at_most("ratio", ratios, LIMIT)
+    yield at_most("ratio to stock", ratios, LIMIT)

@@ -22,13 +22,15 @@ LIMIT_MAIN_PERCENT = 10
 LEAST_FRAMES_PER_S = 10
 
 TRAINS = """%%distributed
-import time, torch
+import os, time, torch
 from torch import nn
 model = nn.Linear(64, 64)
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters())
 inputs = torch.randn(8, 64)
-for _ in range({iterations}):
+for iteration in range(1_000_000):
+    if iteration % 50 == 0 and hvd.broadcast_object(os.path.exists({stop!r}), root_rank=0):
+        break  # on all ranks in the same iteration
     optimizer.zero_grad()
     model(inputs).square().mean().backward()
     time.sleep({pause})
@@ -36,8 +38,6 @@ for _ in range({iterations}):
 """
 ITERATION_S = 0.02
 SECONDS = sized(20, 2)
-SPARE_S = sized(20, 10)
-"""How much longer the cell trains, while the page opens the view."""
 FRAMES_S = sized(10, 1)
 SIZES = sized(((2, 10_000), (64, 10_000), (8, 72_000)), ((2, 1_000),))
 """Ranks, and iterations that are shown."""
@@ -110,8 +110,8 @@ def _latency(browser):
         root.mkdir()
         server = LabServer(Path(folder), root)
         try:
-            count = round((SECONDS + SPARE_S) / ITERATION_S)
-            train = TRAINS.format(iterations=count, pause=ITERATION_S * 0.8)
+            stop = Path(folder) / "stop"
+            train = TRAINS.format(stop=str(stop), pause=ITERATION_S * 0.8)
             start = "%load_ext workbench\ncluster = %cluster start -n 2"
             path = write_notebook(server, "bench.ipynb", start, LISTEN, "%timings", train, TIMES)
             page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
@@ -124,6 +124,7 @@ def _latency(browser):
             main = MainThread(page)
             time.sleep(SECONDS)
             main = main.share()
+            stop.touch()
             seen = page.evaluate("() => window.seen")
             notebook.expect_ended(4, 120)
             text = "".join(one.get("text", "") for one in notebook.outputs()[4])
