@@ -86,8 +86,8 @@ docs: $(STAMPS)/ready $(STAMPS)/docs  ## build the documentation into build/docs
 	@$(BIN)/python -m sphinx -b html -W --keep-going --quiet -d build/doctrees docs build/docs
 	@echo "    build/docs/index.html"
 
-bench: $(STAMPS)/ready $(STAMPS)/dev  ## measure against stock ipyparallel, each against its peer
-	@echo "==> benchmarks (some minutes, best on a quiet machine)"
+bench: $(STAMPS)/ready $(STAMPS)/dev  ## run the benchmarks, each against its peer or limit; a missed bound is a failure
+	@echo "==> benchmarks (an hour, on a quiet machine)"
 	@$(BIN)/python -m tests.bench
 
 soak: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages $(STAMPS)/docs  ## run what `make test` leaves out: long tests, documentation, random faults: 90 minutes

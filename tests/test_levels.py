@@ -59,3 +59,12 @@ def test_the_first_level_that_runs_a_test(runs, markers, level):
 def test_slow_folders_have_tests(folder):
     """A folder that was renamed would become part of ``make check``."""
     assert list((ROOT / "tests" / folder).rglob("test_*.py"))
+
+
+def test_the_parts_of_make_soak_end_within_90_minutes():
+    """Each part has its limit as the argument after its name."""
+    parts = re.findall(
+        r'^(?:part|tests) "[^"]+" (\d+)', (ROOT / COMMANDS["soak"]).read_text(), re.MULTILINE
+    )
+    assert len(parts) == 4
+    assert sum(map(int, parts)) <= 90 * 60
