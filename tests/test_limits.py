@@ -12,6 +12,8 @@ import psutil
 import pytest
 from timers import BUILD_S, FAR_S, LIMITS_FACTOR, PROCESS_S, InThread, within
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 LIMIT = ROOT / ".ci/limit"
 

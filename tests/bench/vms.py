@@ -130,12 +130,13 @@ def measure():
 def _report(name, turns):
     """Print a starter's seconds, and the ratio of ours to them in the turns where both started.
 
-    Ours must start; that a peer fails on these VMs is only printed.
+    Ours must start in all turns, and stock ipyparallel, against which the bound is, in one.
     """
+    needed = {"ours": len(turns), "stock": 1}.get(name, 0)
     worked = [turn for turn in turns if isinstance(turn[name], float)]
     for why in {turn[name] for turn in turns if turn not in worked}:
         text = f"{name} failed in {len(turns) - len(worked)} of {len(turns)} turns, such as: {why}"
-        if name == "ours":
+        if len(worked) < needed:
             raise RuntimeError(text)
         print(text)
     if worked:
