@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+import vm_sets
 from fake_machine import Machine
 from timers import LIMITS_FACTOR, eventually
 
@@ -46,6 +47,13 @@ def runs_folder(tmp_path_factory):
     os.environ["GRADIENT_WORKBENCH_RUNS"] = str(folder)
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # of `workbench use`
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_vms():
+    """End the VMs that tests of this process have used in turn."""
+    yield
+    vm_sets.end_idle_vms()
 
 
 @pytest.fixture(scope="session", autouse=True)

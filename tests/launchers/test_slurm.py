@@ -193,14 +193,28 @@ def test_a_kernel_that_is_killed_in_the_queue():
         assert eventually(lambda: not ours())
 
 
-def test_kernels_that_are_killed():
-    """A kept cluster goes on, for another kernel; then that kernel's end is the job's."""
-    code = "c = wb.Cluster(launcher='slurm', n=2, {}).start()\nc.run('kept = rank')\n"
-    code += "print(c.name, flush=True)\nimport time; time.sleep(600)"
-    first = kernel(code.format("keep='10m'"))
-    name = first.stdout.readline().strip()
+STARTED = """
+c = wb.Cluster(launcher='slurm', n=2, {}).start()
+c.run('kept = rank')
+print(c.name, flush=True)
+import time
+time.sleep(600)
+"""
+
+
+def name_from(process):
+    """Return the name of the cluster that a process has started."""
+    name = process.stdout.readline().strip()
     while name.startswith("["):
-        name = first.stdout.readline().strip()
+        name = process.stdout.readline().strip()
+    return name
+
+
+@pytest.mark.soak
+def test_the_next_kernel_attaches():
+    """A kept cluster and its job outlive their kernel."""
+    first = kernel(STARTED.format("keep='10m'"))
+    name = name_from(first)
     (job,) = ours()
     first.kill()
     first.communicate()
@@ -213,11 +227,14 @@ def test_kernels_that_are_killed():
         cluster.stop()
     assert not ours()
 
-    second = kernel(code.format(""))
-    second.stdout.readline()
+
+def test_a_kernel_that_is_killed():
+    """Its job ends with it."""
+    process = kernel(STARTED.format(""))
+    assert name_from(process)
     pids = slurm.processes("workbench.agent")
-    second.kill()
-    second.communicate()
+    process.kill()
+    process.communicate()
     assert eventually(lambda: not ours())
     assert gone(pids)
 
