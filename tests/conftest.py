@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+import slurm
 import vm_sets
 from fake_machine import Machine
 from timers import LIMITS_FACTOR, eventually
@@ -51,9 +52,10 @@ def runs_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def kept_vms():
-    """End the VMs that tests of this process have used in turn."""
+    """End the VMs and the Slurm that tests of this process have used in turn."""
     yield
     vm_sets.end_idle_vms()
+    slurm.end_idle_slurm()
 
 
 @pytest.fixture(scope="session", autouse=True)

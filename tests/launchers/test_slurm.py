@@ -196,25 +196,26 @@ def test_a_kernel_that_is_killed_in_the_queue():
 STARTED = """
 c = wb.Cluster(launcher='slurm', n=2, {}).start()
 c.run('kept = rank')
-print(c.name, flush=True)
+print(c.name)
+print(*[rank.pid for rank in c.ranks], *[agent.hello.pid for agent in c.agents], flush=True)
 import time
 time.sleep(600)
 """
 
 
-def name_from(process):
-    """Return the name of the cluster that a process has started."""
+def start_of(process):
+    """Return the name of the cluster that a process has started, and the ids of its processes."""
     name = process.stdout.readline().strip()
     while name.startswith("["):
         name = process.stdout.readline().strip()
-    return name
+    return name, [int(pid) for pid in process.stdout.readline().split()]
 
 
 @pytest.mark.soak
 def test_the_next_kernel_attaches():
     """A kept cluster and its job outlive their kernel."""
     first = kernel(STARTED.format("keep='10m'"))
-    name = name_from(first)
+    name, pids = start_of(first)
     (job,) = ours()
     first.kill()
     first.communicate()
@@ -226,13 +227,13 @@ def test_the_next_kernel_attaches():
     finally:
         cluster.stop()
     assert not ours()
+    assert gone(pids)
 
 
 def test_a_kernel_that_is_killed():
     """Its job ends with it."""
     process = kernel(STARTED.format(""))
-    assert name_from(process)
-    pids = slurm.processes("workbench.agent")
+    _, pids = start_of(process)
     process.kill()
     process.communicate()
     assert eventually(lambda: not ours())

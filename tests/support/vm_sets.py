@@ -5,6 +5,7 @@ same one. Tests that leave processes in their VMs, such as the agent of a VM tha
 `workbench.testbed.vms` instead: their VMs end with them.
 """
 
+import atexit
 import subprocess
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -71,15 +72,11 @@ def vms(n, gbps=None, *, interfaces=None):
             _idle[key] = vm_set
 
 
+@atexit.register
 def end_idle_vms():
     """End the VMs that are kept."""
     while _idle:
         _idle.popitem()[1].stack.close()
-
-
-def server_pids():
-    """Return the ids of the sshd processes of the VMs that are kept and not in use."""
-    return set().union(*(vm_set.servers for vm_set in _idle.values()))
 
 
 def _create(n, interfaces):
