@@ -57,9 +57,9 @@ lab: $(STAMPS)/ready  ## set up, open JupyterLab on the quickstart
 	@$(BIN)/jupyter lab $(LAB_ROOT) notebooks/01-quickstart.ipynb
 
 test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run all tests: Python, notebook, browser, TypeScript
-	@.ci/python-tests $(TEST_PROCESSES)
+	@$(BIN)/python .ci/python-tests $(TEST_PROCESSES)
 	@echo "==> tests: TypeScript (half a minute)"
-	@$(JLPM) test
+	@.ci/limit 180 bash -c '$(JLPM) test'
 
 check: lint  ## lint, and run the fast tests: two minutes
 	@echo "==> fast tests, a process per core (a minute)"
@@ -81,12 +81,8 @@ audit: $(STAMPS)/node-modules $(STAMPS)/dev  ## ask PyPI and npm for known vulne
 	@$(JLPM) npm audit --recursive --environment production
 
 lint: $(STAMPS)/frontend $(STAMPS)/dev  ## run all linters and type checkers
-	@echo "==> ruff, mypy"
-	@$(BIN)/ruff check
-	@$(BIN)/ruff format --check
-	@$(BIN)/mypy
-	@echo "==> stylelint, prettier, eslint"
-	@$(JLPM) lint:check
+	@echo "==> ruff, mypy, stylelint, prettier, eslint"
+	@.ci/limit 300 bash -euc '$(BIN)/ruff check; $(BIN)/ruff format --check; $(BIN)/mypy; $(JLPM) lint:check'
 
 docs: $(STAMPS)/ready $(STAMPS)/docs  ## build the documentation into build/docs
 	@echo "==> documentation (about two minutes, most of it to execute the example notebooks)"

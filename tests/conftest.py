@@ -2,18 +2,23 @@
 
 import os
 import signal
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import slurm
 import vm_sets
 from fake_machine import Machine
-from timers import LIMITS_FACTOR, eventually
+from leftovers import END_S, Leftovers, waited_for_threads
+from timers import LIMITS_FACTOR, InThread, eventually
 
 import workbench as wb
 from workbench.cluster.backends import horovod
 
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
+LEFTOVERS = pytest.StashKey[Leftovers]()
 
 
 def pytest_configure(config):
@@ -25,6 +30,61 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("timeout", None) is None:
         config.option.timeout = float(config.getini("timeout")) * LIMITS_FACTOR
+
+
+def runs_tests(config):
+    """Return whether this process runs tests itself, rather than its workers of pytest-xdist."""
+    return hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+
+
+def pytest_sessionstart(session):
+    """Begin to observe what tests leave behind."""
+    if runs_tests(session.config) and not session.config.option.collectonly:
+        session.stash[LEFTOVERS] = Leftovers()
+
+
+def pytest_sessionfinish(session):
+    """Remove what was left; `nothing_is_left` has reported it."""
+    if LEFTOVERS in session.stash:
+        session.stash[LEFTOVERS].close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    """End this process although threads still run that are no daemons: it would wait for them."""
+    if runs_tests(config) and waited_for_threads():
+        print("still running:", *waited_for_threads(), file=sys.stderr, flush=True)
+        InThread(lambda: (time.sleep(END_S), os._exit(1)))
+
+
+def note(config, event, nodeid):
+    """Write an event to this process's log, which `.ci/limit` prints when a limit is reached."""
+    folder = os.environ.get("TEST_RUN_FOLDER")
+    if folder and runs_tests(config):
+        name = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        with Path(folder, f"{name}-{os.getpid()}.tests").open("a") as log:
+            log.write(f"{time.strftime('%H:%M:%S')} {event} {nodeid}\n")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Log each test's begin and end, and note what it has left behind."""
+    group = item.get_closest_marker("xdist_group")
+    name = item.nodeid.removesuffix(f"@{group.args[0]}") if group else item.nodeid
+    item.user_properties.append(("test", name))  # for `.ci/python-tests`
+    note(item.config, "begin", name)
+    result = yield
+    item.session.stash[LEFTOVERS].observe(name)
+    note(item.config, "end", name)
+    return result
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left(request):
+    """Fail, at the teardown of the session's last test, if any test has left something behind."""
+    yield
+    remaining = request.session.stash[LEFTOVERS].remaining()
+    assert not remaining, "tests have left behind:\n" + "\n".join(remaining)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,7 +111,7 @@ def runs_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kept_vms():
+def kept_vms(nothing_is_left):
     """End the VMs and the Slurm that tests of this process have used in turn."""
     yield
     vm_sets.end_idle_vms()
