@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+import slurm
+import vm_sets
 from fake_machine import Machine
 from leftovers import END_S, Leftovers, waited_for_threads
 from timers import LIMITS_FACTOR, InThread, eventually
@@ -112,6 +114,14 @@ def runs_folder(tmp_path_factory):
     os.environ["GRADIENT_WORKBENCH_RUNS"] = str(folder)
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # of `workbench use`
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_vms(nothing_is_left):
+    """End the VMs and the Slurm that tests of this process have used in turn."""
+    yield
+    vm_sets.end_idle_vms()
+    slurm.end_idle_slurm()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,9 +7,10 @@ import pytest
 from clusters import quiet, training
 from environments import RANK, build_wheel, environment_of
 from timers import PROCESS_S
+from vm_sets import vms
 
 import workbench as wb
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 OF_THE_NOTEBOOK = ["jupyterlab", "jupyter_server", "pandas", "plotly", "ipywidgets", "anywidget"]
 IMPORTS = "import sys; from importlib.util import find_spec\n"
