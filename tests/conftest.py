@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import clean_ranks
 import pytest
 import slurm
 import vm_sets
@@ -181,30 +182,55 @@ def shared_cluster(request):
 
 @pytest.fixture(scope="module")
 def cluster(shared_cluster):
-    """Two real ranks on this machine, without variables of the tests of other files.
+    """Two real ranks on this machine, in the state of new ones: see `clean`.
 
     Timings continue from file to file: `fresh` has only those of its test.
     """
-    renew(shared_cluster)
+    clean(shared_cluster)
     return shared_cluster
 
 
 @pytest.fixture
+def clean_cluster(cluster):
+    """The same for a test that needs ranks without what earlier tests of its file have left."""
+    clean(cluster)
+    return cluster
+
+
+@pytest.fixture
 def new_ranks(cluster):
-    """The same with ranks that have just started, for a test that needs or breaks them."""
+    """The same with ranks that have just started, for a test that needs new processes."""
     renew(cluster)
     return cluster
 
 
+def clean(cluster):
+    """Clear the ranks of what earlier tests have left; renew them where that does not suffice.
+
+    The reason is printed, and shown with the next test that fails.
+    """
+    cluster.recording = True
+    cluster.fabric = None
+    if cluster.state != "ready" or has_lost_ranks(cluster) or cluster.n != cluster.options.n:
+        renew(cluster)
+    elif differences := clean_ranks.clear(cluster):
+        print("The shared ranks are replaced, because earlier tests have changed them:")
+        print(*differences, sep="\n")
+        renew(cluster)
+
+
 def renew(cluster):
     """Put new ranks in the place of those that are there, or start the cluster again."""
+    cluster.recording = True
     cluster.fabric = None
     states = {info.state for info in cluster.ranks}
-    if cluster.state == "ready" or states == {"ready", "dead"}:
+    same_size = cluster.n == cluster.options.n
+    if same_size and (cluster.state == "ready" or states == {"ready", "dead"}):
         cluster.restart(ranks=range(cluster.n))
     else:
         cluster.stop()
         cluster.start()
+    clean_ranks.remember(cluster)
 
 
 def pytest_collection_modifyitems(session, items):
@@ -247,6 +273,7 @@ def usable_cluster(request):
         eventually(lambda: shared.state == "ready" or has_lost_ranks(shared))
         if shared.state != "ready" or has_lost_ranks(shared):
             renew(shared)
+        clean_ranks.remember(shared)  # where the test before has replaced them
 
 
 def has_lost_ranks(cluster):

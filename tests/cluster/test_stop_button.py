@@ -99,7 +99,7 @@ def usable(cluster):
     return values == {rank: (rank * 10, float(n)) for rank in range(n)}
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize("delay", [0.02, pytest.param(0.3, marks=pytest.mark.soak), 0.9])
 def test_a_stop_in_the_first_training_cell(new_ranks, delay):
     """Ranks that have just started load much when they first train: the stop reaches them."""
     quiet(new_ranks, "kept = rank * 10")
