@@ -15,7 +15,7 @@ import psutil
 import pytest
 from clusters import WARM, children, gone, own_processes, quiet, with_support
 from combinations import BACKENDS
-from timers import FAR_S, PROCESS_S, eventually, when
+from timers import FAR_S, PROCESS_S, InThread, eventually, when
 
 import workbench as wb
 from workbench.cluster import warm
@@ -326,9 +326,7 @@ def test_a_kernel_with_many_threads():
         while not ended.is_set():
             json.dumps({str(number): [number] * 10 for number in range(1000)})
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
-    for thread in threads:
-        thread.start()
+    threads = [InThread(work) for _ in range(8)]
     try:
         for _ in range(3):
             with wb.Cluster(n=1) as cluster:
@@ -336,7 +334,7 @@ def test_a_kernel_with_many_threads():
     finally:
         ended.set()
         for thread in threads:
-            thread.join(FAR_S)
+            thread.join()
 
 
 # what users see
