@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import clean_ranks
 import pytest
@@ -94,6 +95,15 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernels_end():
+    """End the kernels that tests of this process have shared."""
+    yield
+    for name in ("run_notebook", "forked_kernels"):
+        if name in sys.modules:
+            sys.modules[name].end_all()
 
 
 @pytest.fixture(scope="session")
