@@ -9,7 +9,7 @@ import time
 import pytest
 from clusters import BeginSink, quiet
 from rank_states import rank_state
-from timers import FAR_S, SOON_S, eventually, when
+from timers import FAR_S, SOON_S, InThread, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink, stalls
@@ -75,8 +75,7 @@ def stops(*after_s, sink=None):
             time.sleep(max(0.0, began + moment - time.monotonic()))
             press()
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
+    thread = InThread(follow)
     try:
         yield
     finally:

@@ -18,8 +18,9 @@ import mpi
 import pytest
 import slurm
 from timers import FAR_S, eventually
+from vm_sets import vms
 
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 WITHOUT_HOROVOD = str(Path(__file__).parent / "without_horovod")
 """A folder that hides Horovod from the Python whose ``PYTHONPATH`` it is in."""

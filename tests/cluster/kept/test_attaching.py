@@ -12,7 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from timers import FAR_S, SOON_S, eventually
+from timers import FAR_S, SOON_S, InThread, eventually
 
 import workbench as wb
 from workbench.agent.record_stream import NAME
@@ -173,10 +173,9 @@ def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     source = "if rank: time.sleep(100)\nhvd.allreduce(torch.ones(1), name='stuck')"
     kernel(IN_A_CELL.format(source=source))
     main = threading.main_thread().ident
-    timer = threading.Timer(3.0, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
+    interrupt = InThread(lambda: (time.sleep(3.0), signal.pthread_kill(main, signal.SIGINT)))
     cluster = attach()
-    timer.join()
+    interrupt.join()
     assert cluster["kept"] == [0, 10]
     total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=FAR_S)
     assert total.values == {0: 2.0, 1: 2.0}
@@ -338,8 +337,7 @@ def test_a_vm_that_answers_late_is_waited_for(attach):
         )
         kernel(KILLED, arguments)
         machines.cut("vm2")
-        back = threading.Timer(RECONNECT_S + 5, lambda: machines.mend("vm2"))
-        back.start()
+        back = InThread(lambda: (time.sleep(RECONNECT_S + 5), machines.mend("vm2")))
         cluster = attach()
         back.join()
         assert cluster.state == "ready"
