@@ -172,6 +172,15 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kernels_end(nothing_is_left):
+    """End the kernels that tests of this process have shared."""
+    yield
+    for name in ("run_notebook", "forked_kernels"):
+        if name in sys.modules:
+            sys.modules[name].end_all()
+
+
 @pytest.fixture(scope="session")
 def shared_cluster(request):
     """Two real ranks on this machine, for all tests of this process; see `cluster`."""

@@ -3,10 +3,9 @@
 import fcntl
 import os
 import signal
-import subprocess
-import sys
 import time
 
+import forked_kernels
 import psutil
 import pytest
 from clusters import BeginSink, children, quiet, training, with_support
@@ -23,6 +22,7 @@ from workbench.errors import (
     UsageError,
 )
 
+SOAK = pytest.mark.soak
 KILLED_BY_THE_RING = """
 import os, signal
 import horovod.torch
@@ -167,7 +167,9 @@ def test_ranks_that_are_missing_are_not_worked_around(three, stopped_ranks, repl
     assert quiet(three, ASK.replace("kept, ", "")).values == {0: 2.0, 1: 2.0}
 
 
-@pytest.mark.parametrize("delay", [0.05, 0.4, 0.8, 1.2, 1.7])
+@pytest.mark.parametrize(
+    "delay", [pytest.param(delay, marks=SOAK) for delay in (0.05, 0.8, 1.7)] + [0.4, 1.2]
+)
 def test_whatever_it_is_doing(three, delay):
     """An interrupt at any time leaves what the message says, and its cure works."""
     try:
@@ -212,7 +214,7 @@ threading.Thread(target=watch, daemon=True).start()
 """Presses the stop button once the kernel waits for the earlier kernel's cell."""
 
 
-@pytest.mark.parametrize("kind", ["trains", "sleeps", "catches it"])
+@pytest.mark.parametrize("kind", ["trains", pytest.param("sleeps", marks=SOAK), "catches it"])
 def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind, end):  # noqa: F811
     """`%cluster attach` waits for a cell that still runs; the stop button ends that cell."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
@@ -222,9 +224,7 @@ def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind, end
         "catches it": STUBBORN.format(end=str(end)),
     }[kind]
     source = KERNEL.format(first=training(5) + "kept = rank * 10", then=then)
-    subprocess.run(
-        [sys.executable, "-c", source], timeout=PROCESS_S, check=False, env=with_support()
-    )
+    forked_kernels.run(source, with_support(), PROCESS_S)
     began = time.monotonic()
     with opened() as notebook:
         cell = notebook.run(f"{WATCH}cluster = %cluster attach")

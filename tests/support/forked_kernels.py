@@ -4,7 +4,6 @@ Such a kernel is like ``python -c SOURCE``, without the imports. Run as a progra
 process: it ends with its standard input.
 """
 
-import atexit
 import contextlib
 import gc
 import importlib
@@ -33,7 +32,6 @@ class _Parent:
             [sys.executable, __file__],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment,
         )  # fmt: skip
-        atexit.register(self.stop)
 
     def fork(self, request, timeout):
         """Run a kernel to its end; return its exit status."""
@@ -60,6 +58,12 @@ class _Parent:
 
 
 _parents = []
+
+
+def end_all():
+    """End the process that forks them."""
+    while _parents:
+        _parents.pop().stop()
 
 
 def run(source, environment, timeout):

@@ -29,6 +29,8 @@ from torch.nn.modules import module as torch_module
 
 # These change with each ring that is formed.
 RING_VARIABLES = {"MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"}
+OUR_VARIABLES = {"KINETO_LOG_LEVEL"}
+"""The product sets them, for the life of the process."""
 RING_PREFIXES = ("HOROVOD_GLOO_", "HOROVOD_HOSTNAME", "HOROVOD_RANK", "HOROVOD_SIZE",
                  "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_CONTROLLER")  # fmt: skip
 MORE_BYTES = 600 << 20
@@ -68,7 +70,7 @@ def _environment():
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in RING_VARIABLES and not name.startswith(RING_PREFIXES)
+        if name not in RING_VARIABLES | OUR_VARIABLES and not name.startswith(RING_PREFIXES)
     }
 
 

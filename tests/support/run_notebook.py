@@ -1,6 +1,5 @@
 """Notebooks executed as nbclient, nbconvert and papermill do it, with what a reader then sees."""
 
-import atexit
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,7 +117,8 @@ def _end(client):
     client._cleanup_kernel()
 
 
-@atexit.register
-def _end_all():
+def end_all():
+    """End all kernels, also the one that no notebook uses."""
+    _unused.clear()
     while _running:
         _end(_running[-1])
