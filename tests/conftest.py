@@ -15,6 +15,7 @@ from leftovers import END_S, Leftovers, waited_for_threads
 from timers import LIMITS_FACTOR, InThread, eventually
 
 import workbench as wb
+from workbench.cluster import warm
 from workbench.cluster.backends import horovod
 
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
@@ -92,6 +93,13 @@ def nothing_is_left(request):
     yield
     remaining = request.session.stash[LEFTOVERS].remaining()
     assert not remaining, "tests have left behind:\n" + "\n".join(remaining)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_process(nothing_is_left):
+    """End the warm process, which serves all tests of this process."""
+    yield
+    warm.end()
 
 
 @pytest.hookimpl(wrapper=True)
