@@ -134,21 +134,6 @@ def test_every_control_is_reached_by_keyboard(notebook):
     assert page.evaluate(LEFT_OUT, VIEW) == []
 
 
-def test_reduced_motion(notebook):
-    """Nothing is animated, and no change is a transition, for who does not want motion."""
-    page = show(notebook, THEMES[0], forced=False)
-    page.emulate_media(reduced_motion="reduce")
-    moving = """
-      parts => parts.flatMap(part => [...document.querySelectorAll(`${part}, ${part} *`)])
-        .filter(node => {
-          const { transitionDuration, animationName } = getComputedStyle(node);
-          return animationName !== 'none' || parseFloat(transitionDuration) > 0.001;
-        }).map(node => node.outerHTML.slice(0, 100))
-    """
-    assert page.evaluate(moving, [PANEL, VIEW]) == []
-    page.emulate_media(reduced_motion="no-preference")
-
-
 @pytest.mark.parametrize("theme", THEMES[:2])
 def test_no_violations_after_the_end(notebook, theme):
     """The live view of a training that has ended, with its verdict."""

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from .material import write_notebook
-from .pages import LONG_MS, THEMES
+from .pages import LONG_MS
 
 CELLS = (
     "%load_ext workbench\n%cluster start -n 2",
@@ -71,13 +71,3 @@ def test_figures_are_drawn_by_plotly_here(notebook):
     notebook.cells.nth(4).scroll_into_view_if_needed()
     expect(notebook.output(4).locator(".js-plotly-plot").first).to_be_visible()
     assert "Values" not in notebook.output(4).inner_text()
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_pictures(notebook, screenshots, theme):
-    """Take pictures of the output, for people to judge."""
-    notebook.lab.set_theme(theme)
-    for cell in (1, 4, 5, 6):
-        output = notebook.output(cell)
-        output.scroll_into_view_if_needed()
-        output.screenshot(path=screenshots / f"output-{cell}-{theme}.png")
