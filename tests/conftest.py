@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from fake_machine import Machine
@@ -12,6 +13,7 @@ from workbench.cluster.backends import horovod
 
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
+BROWSER = Path(__file__).parent / "browser"  # its tests share a browser, a server and trainings
 
 
 def pytest_configure(config):
@@ -23,6 +25,27 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("timeout", None) is None:
         config.option.timeout = float(config.getini("timeout")) * LIMITS_FACTOR
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Send all tests of a file to one process, and all browser tests to one too.
+
+    Files start in the order of the collection: the browser tests are first, since they take
+    longest. Marks of ``--dist loadgroup`` would do the same, but they change the names of tests.
+    """
+    if config.getvalue("dist") not in {"loadfile", "loadgroup"}:
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    browser = BROWSER.relative_to(config.rootpath).as_posix()
+
+    class OneBrowser(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return browser if nodeid.startswith(f"{browser}/") else super()._split_scope(nodeid)
+
+    return OneBrowser(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -132,10 +155,10 @@ def renew(cluster):
 
 
 def pytest_collection_modifyitems(session, items):
-    """Have the files that share the cluster one after another; mark slow tests."""
+    """Put browser tests first, as they take longest, then the users of the cluster; mark tests."""
     users = {item.path for item in items if "shared_cluster" in item.fixturenames}
     session.stash[USERS] = users
-    items.sort(key=lambda item: item.path not in users)
+    items.sort(key=lambda item: (BROWSER not in item.path.parents, item.path not in users))
     for item in items:
         if "shared_cluster" in item.fixturenames:
             item.add_marker("slow")
