@@ -14,11 +14,10 @@ import secrets
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -122,11 +121,11 @@ class Sequence:
     current: Step | None = None
     deadline: float = float("inf")
     error: str = ""
-    thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        from timers import InThread
+
+        self.thread = InThread(self._run)
 
     def _run(self) -> None:
         for step in self.steps:
@@ -145,7 +144,7 @@ class Sequence:
         """Return why the current step has failed; an empty text if it has not."""
         if self.error or time.monotonic() < self.deadline:
             return self.error
-        stack = sys._current_frames().get(self.thread.ident)
+        stack = sys._current_frames().get(self.thread.thread.ident)
         where = "".join(traceback.format_stack(stack)) if stack is not None else ""
         return (
             f"It has not ended after {self.current.limit_s * self.factor:g} s. It is here:\n{where}"

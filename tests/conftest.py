@@ -2,11 +2,17 @@
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 
+import clean_ranks
 import pytest
+import slurm
+import vm_sets
 from fake_machine import Machine
-from timers import LIMITS_FACTOR, eventually
+from leftovers import END_S, Leftovers, waited_for_threads
+from timers import LIMITS_FACTOR, InThread, eventually
 
 import workbench as wb
 from workbench.cluster.backends import horovod
@@ -14,6 +20,13 @@ from workbench.cluster.backends import horovod
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
 BROWSER = Path(__file__).parent / "browser"  # its tests share a browser, a server and trainings
+LEFTOVERS = pytest.StashKey[Leftovers]()
+MARKERS = pytest.StashKey[dict[str, set[str]]]()  # of all tests, also of deselected ones
+SLOW_FOLDERS = (
+    *("agent", "browser", "cluster", "docs", "fabric", "faults", "horovod_build", "magics"),
+    *("notebooks", "properties", "rank", "security", "server", "testbed"),
+)
+"""Folders most of whose tests start ranks, VMs, kernels, servers or builds, or take long."""
 
 
 def pytest_configure(config):
@@ -48,6 +61,61 @@ def pytest_xdist_make_scheduler(config, log):
     return OneBrowser(config, log)
 
 
+def runs_tests(config):
+    """Return whether this process runs tests itself, rather than its workers of pytest-xdist."""
+    return hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+
+
+def pytest_sessionstart(session):
+    """Begin to observe what tests leave behind."""
+    if runs_tests(session.config) and not session.config.option.collectonly:
+        session.stash[LEFTOVERS] = Leftovers()
+
+
+def pytest_sessionfinish(session):
+    """Remove what was left; `nothing_is_left` has reported it."""
+    if LEFTOVERS in session.stash:
+        session.stash[LEFTOVERS].close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    """End this process although threads still run that are no daemons: it would wait for them."""
+    if runs_tests(config) and waited_for_threads():
+        print("still running:", *waited_for_threads(), file=sys.stderr, flush=True)
+        InThread(lambda: (time.sleep(END_S), os._exit(1)))
+
+
+def note(config, event, nodeid):
+    """Write an event to this process's log, which `.ci/limit` prints when a limit is reached."""
+    folder = os.environ.get("TEST_RUN_FOLDER")
+    if folder and runs_tests(config):
+        name = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        with Path(folder, f"{name}-{os.getpid()}.tests").open("a") as log:
+            log.write(f"{time.strftime('%H:%M:%S')} {event} {nodeid}\n")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Log each test's begin and end, and note what it has left behind."""
+    group = item.get_closest_marker("xdist_group")
+    name = item.nodeid.removesuffix(f"@{group.args[0]}") if group else item.nodeid
+    item.user_properties.append(("test", name))  # for `.ci/python-tests`
+    note(item.config, "begin", name)
+    result = yield
+    item.session.stash[LEFTOVERS].observe(name)
+    note(item.config, "end", name)
+    return result
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left(request):
+    """Fail, at the teardown of the session's last test, if any test has left something behind."""
+    yield
+    remaining = request.session.stash[LEFTOVERS].remaining()
+    assert not remaining, "tests have left behind:\n" + "\n".join(remaining)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call():
     """Fail a test whose own interrupt comes too late.
@@ -69,6 +137,14 @@ def runs_folder(tmp_path_factory):
     os.environ["GRADIENT_WORKBENCH_RUNS"] = str(folder)
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # of `workbench use`
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_vms(nothing_is_left):
+    """End the VMs and the Slurm that tests of this process have used in turn."""
+    yield
+    vm_sets.end_idle_vms()
+    slurm.end_idle_slurm()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -128,43 +204,77 @@ def shared_cluster(request):
 
 @pytest.fixture(scope="module")
 def cluster(shared_cluster):
-    """Two real ranks on this machine, without variables of the tests of other files.
+    """Two real ranks on this machine, in the state of new ones: see `clean`.
 
     Timings continue from file to file: `fresh` has only those of its test.
     """
-    renew(shared_cluster)
+    clean(shared_cluster)
     return shared_cluster
 
 
 @pytest.fixture
+def clean_cluster(cluster):
+    """The same for a test that needs ranks without what earlier tests of its file have left."""
+    clean(cluster)
+    return cluster
+
+
+@pytest.fixture
 def new_ranks(cluster):
-    """The same with ranks that have just started, for a test that needs or breaks them."""
+    """The same with ranks that have just started, for a test that needs new processes."""
     renew(cluster)
     return cluster
 
 
+def clean(cluster):
+    """Clear the ranks of what earlier tests have left; renew them where that does not suffice.
+
+    The reason is printed, and shown with the next test that fails.
+    """
+    cluster.recording = True
+    cluster.fabric = None
+    if cluster.state != "ready" or has_lost_ranks(cluster) or cluster.n != cluster.options.n:
+        renew(cluster)
+    elif differences := clean_ranks.clear(cluster):
+        print("The shared ranks are replaced, because earlier tests have changed them:")
+        print(*differences, sep="\n")
+        renew(cluster)
+
+
 def renew(cluster):
     """Put new ranks in the place of those that are there, or start the cluster again."""
+    cluster.recording = True
     cluster.fabric = None
     states = {info.state for info in cluster.ranks}
-    if cluster.state == "ready" or states == {"ready", "dead"}:
+    same_size = cluster.n == cluster.options.n
+    if same_size and (cluster.state == "ready" or states == {"ready", "dead"}):
         cluster.restart(ranks=range(cluster.n))
     else:
         cluster.stop()
         cluster.start()
+    clean_ranks.remember(cluster)
 
 
 def pytest_collection_modifyitems(session, items):
     """Put browser tests first, as they take longest, then the users of the cluster; mark tests."""
+    slow = {Path(__file__).parent / folder for folder in SLOW_FOLDERS}
     users = {item.path for item in items if "shared_cluster" in item.fixturenames}
     session.stash[USERS] = users
     items.sort(key=lambda item: (BROWSER not in item.path.parents, item.path not in users))
     for item in items:
-        if "shared_cluster" in item.fixturenames:
+        if "shared_cluster" in item.fixturenames or slow.intersection(item.path.parents):
             item.add_marker("slow")
         limit = item.get_closest_marker("timeout")
         if limit is not None and LIMITS_FACTOR != 1:
             item.add_marker(pytest.mark.timeout(limit.args[0] * LIMITS_FACTOR, **limit.kwargs))
+    names = {item.nodeid: {marker.name for marker in item.iter_markers()} for item in items}
+    session.stash[MARKERS] = names
+
+
+@pytest.fixture
+def collected_markers(request):
+    """The names of the markers of each collected test, whether or not it is selected."""
+    return request.session.stash[MARKERS]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -185,6 +295,7 @@ def usable_cluster(request):
         eventually(lambda: shared.state == "ready" or has_lost_ranks(shared))
         if shared.state != "ready" or has_lost_ranks(shared):
             renew(shared)
+        clean_ranks.remember(shared)  # where the test before has replaced them
 
 
 def has_lost_ranks(cluster):

@@ -11,13 +11,14 @@ import psutil
 import pytest
 from clusters import children, gone, quiet
 from timers import SOON_S, eventually, later
+from vm_sets import vms
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.cluster.agent import Agent
 from workbench.cluster.launchers import LAUNCHERS, RelayLauncher
 from workbench.errors import ClusterStopped, RanksFailed
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 TOTAL = "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import threading
 from dataclasses import replace
 
 import psutil
 import pytest
 from recorded_training import layout, record
-from timers import FAR_S, eventually
+from timers import FAR_S, InThread, eventually
 
 from workbench.agent.record_stream import NAME, merge
 from workbench.cluster import Cluster
@@ -43,13 +42,11 @@ class Stream:
 
     def begin(self):
         self.goes_on = True
-        given = (self.endpoint, self.address, lambda: self.goes_on)
-        self.thread = threading.Thread(target=merge, args=given)
-        self.thread.start()
+        self.thread = InThread(merge, self.endpoint, self.address, lambda: self.goes_on)
 
     def end(self):
         self.goes_on = False
-        self.thread.join(60)
+        self.thread.join()
 
     def close(self):
         for rank in self.ranks:

@@ -4,6 +4,8 @@ import ctypes
 import threading
 from pathlib import Path
 
+from timers import InThread
+
 from workbench.agent.rank_processes import wait_until_ended
 
 ENDS_US = 2_000_000
@@ -26,8 +28,7 @@ def test_a_thread_that_takes_long_to_end():
         libc.pthread_setspecific(key, ctypes.c_void_p(ENDS_US))
         ready.set()
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    thread = InThread(work).thread
     thread.join()
     assert ready.is_set()
     assert exists(thread)

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 from clusters import children, waiting_for
-from timers import SOON_S, eventually, when
+from timers import SOON_S, InThread, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -62,28 +62,23 @@ def test_an_interrupt_while_it_waits_leaves_no_turn_behind():
             held.set()
             go_on.wait(60)
 
-    holder = threading.Thread(target=hold)
-    holder.start()
+    holder = InThread(hold)
     held.wait(60)
     errors = []
     while len(errors) < 20:
-        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt = InThread(lambda: (time.sleep(0.02), os.kill(os.getpid(), signal.SIGINT)))
         try:
-            timer.start()
             with turns.held():
                 pytest.fail("its turn has not come")
         except CellInterrupted as error:
             errors.append(str(error))
         except KeyboardInterrupt:
             pass  # on a busy machine it may come before the wait
-        timer.join()
+        interrupt.join()
     assert all("queued before" in error for error in errors)
     go_on.set()
     holder.join()
-    last = threading.Thread(target=lambda: turns.held().__enter__(), daemon=True)
-    last.start()
-    last.join(60)
-    assert not last.is_alive()
+    InThread(turns.held().__enter__).join()
 
 
 @pytest.mark.parametrize("module", [AGENT, CONTROLLER])

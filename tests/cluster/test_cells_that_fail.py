@@ -10,7 +10,7 @@ import time
 
 import pytest
 from clusters import quiet
-from timers import FAR_S, PROCESS_S
+from timers import FAR_S, PROCESS_S, InThread
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -252,17 +252,22 @@ def test_an_interrupt_while_a_message_is_taken_loses_none(cluster):
     assert cluster.state == "ready", cluster.message
 
 
+def interrupt_after(seconds, thread):
+    """Interrupt a thread after some seconds."""
+    time.sleep(seconds)
+    signal.pthread_kill(thread, signal.SIGINT)
+
+
 def test_an_interrupt_while_the_ring_is_rebuilt_loses_nothing(cluster):
     """Ctrl-C right after a failure waits for the new ring, then interrupts."""
     quiet(cluster, "kept = rank")
     main = threading.main_thread().ident
     for delay in (0.35, 0.5, 0.7):
-        timer = threading.Timer(delay, signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
+        interrupt = InThread(interrupt_after, delay, main)
         with pytest.raises((RanksFailed, CellInterrupted, KeyboardInterrupt)):
             quiet(cluster, "import torch\nif rank: 1/0\nhvd.allreduce(torch.ones(1))")
         with contextlib.suppress(KeyboardInterrupt):  # it may come only now
-            timer.join()
+            interrupt.join()
             time.sleep(0.1)
         assert cluster.state == "ready", cluster.message
     assert cluster["kept"] == [0, 1]

@@ -11,7 +11,7 @@ import pytest
 from clusters import children, quiet, with_support
 from kept_clusters import IN_A_CELL, KERNEL
 from test_stop_button import STUBBORN, end  # noqa: F401 - a fixture
-from timers import PROCESS_S, eventually, later
+from timers import PROCESS_S, InThread, eventually, later
 
 import workbench as wb
 from workbench.errors import ClusterError, StartFailed
@@ -92,8 +92,7 @@ def test_attaching_that_is_interrupted_again_and_again(tmp_path, monkeypatch, en
             press()
 
     def attach_meanwhile():
-        thread = threading.Thread(target=keep_pressing)
-        thread.start()
+        thread = InThread(keep_pressing)
         try:
             return wb.Cluster.attach()
         finally:

@@ -1,13 +1,12 @@
 """What recording costs is measured on the user's own cell, by pairs of runs."""
 
 import re
-import threading
 import time
 
 import numpy as np
 import pytest
 from clusters import SHARED_MODEL, quiet, training
-from timers import SOON_S, eventually
+from timers import SOON_S, InThread, eventually
 
 from workbench.errors import CellInterrupted, CellTimeout, RanksFailed, UsageError
 from workbench.timings.overhead import difference, quantile
@@ -139,8 +138,7 @@ def test_an_interrupt_ends_it_promptly(ready, on):
         except CellInterrupted as error:
             errors.append(error)
 
-    thread = threading.Thread(target=measure)
-    thread.start()
+    thread = InThread(measure)
     time.sleep(3.0 + on)
     while thread.is_alive() and not errors:
         try:
@@ -148,8 +146,7 @@ def test_an_interrupt_ends_it_promptly(ready, on):
             break
         except UsageError:  # between two runs
             time.sleep(0.01)
-    thread.join(60)
-    assert not thread.is_alive()
+    thread.join()
     assert len(errors) == 1
     assert ready.recording is on
     start = len(ready.timings)

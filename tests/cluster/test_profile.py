@@ -1,13 +1,12 @@
 """Profiles of real ranks: their operators, phases and collectives in one trace, on one clock."""
 
 import math
-import threading
 
 import numpy as np
 import pytest
 import traces
 from clusters import quiet
-from timers import FAR_S, eventually
+from timers import FAR_S, InThread, eventually
 
 import workbench as wb
 from workbench.errors import UsageError
@@ -154,8 +153,7 @@ def test_running_cell_is_profiled(trains, tmp_path):
     dist = trains.options.backend == "ddp"
     source += "    dist.all_reduce(e)\n" if dist else "    e = hvd.allreduce(e)\n"
     source += "    if e.item(): break\n"
-    cell = threading.Thread(target=quiet, args=(trains, source))
-    cell.start()
+    cell = InThread(quiet, trains, source)
     try:
         assert eventually(lambda: trains.state == "running")
         profile = trains.profile(0.3).result(FAR_S)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import quiet
-from timers import FAR_S, SOON_S, eventually, when
+from timers import FAR_S, SOON_S, InThread, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -93,9 +93,8 @@ def test_a_task_that_is_not_interrupted_runs_once_and_to_its_end():
             time.sleep(seed.uniform(0, 0.001))
             interrupt()
 
-        thread = threading.Thread(target=press)
         try:
-            thread.start()
+            thread = InThread(press)
             uninterrupted(task)
             thread.join()
             time.sleep(0.1)  # where the interrupt comes after the task
@@ -261,14 +260,18 @@ def test_a_stop_ends_a_forming_that_takes_long(kept):
 def test_an_early_stop_does_not_end_the_forming(kept):
     """Who presses often wants the cell to end, and not the ring to be broken."""
     fail(kept, 1, seconds=2.0)
-    timers = [threading.Timer(0.3 + 0.1 * number, interrupt) for number in range(6)]
-    for timer in timers:
-        timer.start()
+
+    def interrupt_often():
+        time.sleep(0.2)
+        for _ in range(6):
+            time.sleep(0.1)
+            interrupt()
+
+    presses = InThread(interrupt_often)
     with pytest.raises((CellInterrupted, KeyboardInterrupt)):
         run_and_wait(kept)
-    while any(timer.is_alive() for timer in timers):
+    while presses.is_alive():
         with contextlib.suppress(KeyboardInterrupt):  # one that came after the ring was formed
-            for timer in timers:
-                timer.join()
+            presses.join()
     assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)

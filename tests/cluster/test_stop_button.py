@@ -9,7 +9,7 @@ import time
 import pytest
 from clusters import BeginSink, quiet
 from rank_states import rank_state
-from timers import FAR_S, SOON_S, eventually, when
+from timers import FAR_S, SOON_S, InThread, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink, stalls
@@ -75,8 +75,7 @@ def stops(*after_s, sink=None):
             time.sleep(max(0.0, began + moment - time.monotonic()))
             press()
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
+    thread = InThread(follow)
     try:
         yield
     finally:
@@ -100,7 +99,7 @@ def usable(cluster):
     return values == {rank: (rank * 10, float(n)) for rank in range(n)}
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize("delay", [0.02, pytest.param(0.3, marks=pytest.mark.soak), 0.9])
 def test_a_stop_in_the_first_training_cell(new_ranks, delay):
     """Ranks that have just started load much when they first train: the stop reaches them."""
     quiet(new_ranks, "kept = rank * 10")

@@ -5,14 +5,13 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import psutil
 import pytest
 from clusters import gone, quiet
 from disks import fill, small_disk
-from timers import FAR_S, PROCESS_S
+from timers import FAR_S, PROCESS_S, later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -202,8 +201,7 @@ def test_stopping_while_it_starts():
     """Another thread stops a cluster that is still starting: said so, and nothing is left."""
     before = children()
     cluster = wb.Cluster(n=1)
-    threading.Timer(1.0, cluster.stop).start()
-    with pytest.raises(ClusterStopped, match="stopped while it started"):
+    with later(1.0, cluster.stop), pytest.raises(ClusterStopped, match="stopped while it started"):
         cluster.start()
     assert cluster.state == "stopped"
     assert children() <= before

@@ -3,12 +3,11 @@
 import contextlib
 import os
 import signal
-import threading
 import time
 
 import psutil
 import pytest
-from timers import SOON_S, eventually, later
+from timers import InThread, eventually, later
 
 from .box import (
     AGENT,
@@ -124,12 +123,8 @@ def interrupted_while_stopping(box):
 
 def stopped_twice_at_once(box):
     with stopping(box) as cluster:
-        threads = [threading.Thread(target=cluster.stop) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SOON_S)
-        assert not any(thread.is_alive() for thread in threads)
+        for stop in [InThread(cluster.stop) for _ in range(2)]:
+            stop.join()
 
 
 def vm_cut_while_stopping(box, machines):

@@ -16,6 +16,7 @@ from horovod_environments import (
     needs_horovod,
     tiny_wheel,
 )
+from timers import InThread
 
 from workbench.errors import BuildFailed, UsageError
 from workbench.horovod_build import check
@@ -251,10 +252,7 @@ def test_a_damaged_wheel_is_not_used(tmp_path):
 def test_many_builders_leave_one_complete_entry(tmp_path):
     """Builders that finish at once never leave a mixture or a scrap."""
     cache, wheel = WheelCache(tmp_path / "cache"), tiny_wheel(tmp_path)
-    threads = [threading.Thread(target=cache.put, args=("k", wheel, {})) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in [InThread(cache.put, "k", wheel, {}) for _ in range(8)]:
         thread.join()
     assert cache.get("k") is not None
     assert [path.name for path in cache.folder.iterdir()] == ["k"]
@@ -270,11 +268,10 @@ def test_a_second_builder_waits_for_the_first(tmp_path):
             found.append(cache.get("k"))
 
     with cache.lock("k", lambda: pytest.fail("nobody else holds it")):
-        thread = threading.Thread(target=second)
-        thread.start()
+        thread = InThread(second)
         assert waits.wait(60)
         kept = cache.put("k", wheel, {})
-    thread.join(60)
+    thread.join()
     assert found == [kept]
 
 

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from timers import eventually
+from timers import InThread, eventually
 
 from workbench.rank.output import CellStream, OutputChannel
 from workbench.rank.window import TOTAL_CHARACTERS
@@ -44,11 +44,7 @@ class Ends:
 
     def flood(self, lines):
         """Write lines in a thread."""
-        thread = threading.Thread(
-            target=lambda: [self.stream.write(LINE) for _ in range(lines)], daemon=True
-        )
-        thread.start()
-        return thread
+        return InThread(lambda: [self.stream.write(LINE) for _ in range(lines)])
 
 
 @pytest.fixture

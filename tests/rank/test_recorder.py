@@ -1,12 +1,11 @@
 """The recorder by its events alone: shapes that need no ring, or that this build cannot run."""
 
-import threading
 import time
 
 import numpy as np
 import pytest
 from iterations import store
-from timers import eventually
+from timers import InThread, eventually
 
 from workbench.rank.recording.collectives import Operation
 from workbench.rank.recording.device_clock import DeviceClock
@@ -353,8 +352,7 @@ def test_the_rank_knows_where_it_is_blocked():
     done = set()
     ring = Ring(poll=done.__contains__)
     assert ring.recorder.waits.blocked is None
-    waiting = threading.Thread(target=ring.wait, args=(7,))
-    waiting.start()
+    waiting = InThread(ring.wait, 7)
     assert eventually(lambda: ring.recorder.waits.blocked is not None)
     assert ring.recorder.waits.blocked.handle == 7
     done.add(7)

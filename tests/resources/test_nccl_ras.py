@@ -2,10 +2,10 @@
 
 import json
 import socketserver
-import threading
 from contextlib import contextmanager
 
 import pytest
+from timers import InThread
 
 from workbench.resources import Unknown
 from workbench.resources.nccl_ras import read_ras
@@ -31,7 +31,7 @@ def server(answer):
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listening:
         listening.daemon_threads = True
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        InThread(listening.serve_forever)
         try:
             yield f"127.0.0.1:{listening.server_address[1]}", heard
         finally:

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import os
 import socket
-import threading
 
 import pytest
 from clusters import gone, with_support
 from kept_clusters import kernel
+from timers import InThread
 
 import workbench as wb
 from workbench.cluster.kept import _answers, stop_kept
@@ -84,11 +84,7 @@ def test_a_controller_that_takes_no_connections_does_not_hold_up_the_list(tmp_pa
             client.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 client.connect(str(path))
-        found: list[bool] = []
-        ask = threading.Thread(target=lambda: found.append(_answers(path)), daemon=True)
-        ask.start()
-        ask.join(30)
-        assert found == [True]
+        assert InThread(_answers, path).join() is True
 
 
 def test_a_cluster_of_a_kernel_is_listed_and_not_stopped(server, right, listed):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from pathlib import Path
 
 import pytest
 import websocket
-from timers import SOON_S, eventually
+from timers import SOON_S, InThread, eventually
 
 from .counting_extension import HANGS_S, NO_KERNEL
 from .process import BASE, TOKEN
@@ -25,8 +24,7 @@ class Client:
         self._key = key
         self.socket = server.open(right)
         self.heard = {}
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
+        self._thread = InThread(self._listen)
 
     def _listen(self):
         try:
@@ -41,7 +39,7 @@ class Client:
 
     def leave(self):
         self.socket.close()
-        self._thread.join(60)
+        self._thread.join()
 
 
 @pytest.fixture
@@ -195,17 +193,10 @@ def test_the_sampler_of_this_machine_finds_the_notebook(start, right):
 
 def test_a_hanging_driver_is_a_reason_and_no_error(allowed, right):
     """The snapshot comes with what hangs named; meanwhile the server answers others."""
-    answers = []
-
-    def ask():
-        answers.append(allowed.ask("workbench/api/snapshot", headers=right))
-
-    asking = threading.Thread(target=ask)
-    asking.start()
+    asking = InThread(allowed.ask, "workbench/api/snapshot", headers=right)
     assert allowed.ask("api/status", headers=right).status == 200
-    assert not answers  # it came first
-    asking.join(60)
-    (answer,) = answers
+    assert asking.is_alive()  # the other answer came first
+    answer = asking.join()
     assert answer.status == 200
     probe = answer.json()["probes"]["gpus"]
     assert probe["status"] == "failed"

@@ -7,7 +7,7 @@ import json
 import threading
 
 import pytest
-from timers import eventually
+from timers import InThread, eventually
 
 from workbench.server.feed import LiveFeed, Notebooks
 
@@ -40,11 +40,10 @@ class Sessions:
 def loop():
     """A server's event loop, in a thread."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
+    thread = InThread(loop.run_forever)
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(60)
+    thread.join()
     for task in asyncio.all_tasks(loop):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

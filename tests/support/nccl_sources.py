@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
-from timers import BUILD_S
+from timers import BUILD_S, InThread
 
 from workbench.errors import BuildFailed
 from workbench.horovod_build import recipe
@@ -93,8 +93,19 @@ class NcclSources:
 
 
 def _at_once(run, items) -> None:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run, items))
+    remaining = iter(items)  # shared: each thread takes the next item
+    lock = threading.Lock()
+
+    def work():
+        while True:
+            with lock:
+                item = next(remaining, None)
+            if item is None:
+                return
+            run(item)
+
+    for thread in [InThread(work) for _ in range(os.cpu_count() or 1)]:
+        thread.join(BUILD_S)
 
 
 def _cached(name: str, fetch) -> Path:

@@ -1,11 +1,11 @@
 """An export to an MLflow server that fails is one clear error."""
 
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 
 import pytest
 from recorded import recorded
+from timers import InThread
 
 from workbench.errors import UsageError
 
@@ -39,8 +39,7 @@ def server():
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
+        thread = InThread(running.serve_forever)
         yield Answer, f"http://127.0.0.1:{running.server_address[1]}"
         running.shutdown()
         thread.join()

@@ -4,18 +4,18 @@ import contextlib
 import os
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from iterations import MS, record, store
-from timers import eventually
+from timers import InThread, eventually
+from vm_sets import vms
 
 import workbench as wb
 from workbench.advisor import explain
 from workbench.cluster import TextSink
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 from workbench.timings.stragglers import find
 
 PAIRS = {0: "vm1", 1: "vm1", 2: "vm2", 3: "vm2"}
@@ -191,11 +191,10 @@ def stopped_while_training(cluster, pids, folder):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
-    with ThreadPoolExecutor(1) as thread:
-        length = thread.submit(stop)
-        cluster.run(f"train(60, {str(folder)!r})", sink=TextSink())
+    length = InThread(stop)
+    cluster.run(f"train(60, {str(folder)!r})", sink=TextSink())
     found = cluster.timings.stragglers()
-    return length.result(), found[found["first_iteration"] >= first]
+    return length.join(), found[found["first_iteration"] >= first]
 
 
 @pytest.mark.slow

@@ -4,13 +4,13 @@ import contextlib
 import gzip
 import json
 import math
-import threading
 import time
 
 import numpy as np
 import pytest
 import traces
 from recorded import ONE_VM, recorded, true_start
+from timers import InThread
 
 from workbench.errors import UsageError
 from workbench.timings.export.profile import RankProfile, durations_us, write
@@ -101,8 +101,7 @@ def large_profile():
 def test_cells_go_on_while_a_large_profile_is_written(tmp_path):
     """Another thread never has Python's lock for long."""
     profile, run = large_profile(), recorded(vms=ONE_VM)
-    writer = threading.Thread(target=write, args=(run, tmp_path / "p.json.gz", [profile]))
-    writer.start()
+    writer = InThread(write, run, tmp_path / "p.json.gz", [profile]).thread
     worked = time.pthread_getcpuclockid(writer.ident)  # does not count what other processes take
     longest = last = 0.0
     while writer.is_alive():

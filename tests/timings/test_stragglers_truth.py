@@ -7,10 +7,11 @@ import pytest
 from clusters import QUEUED
 from planted_delays import KINDS, MODEL
 from timers import eventually
+from vm_sets import vms
 
 import workbench as wb
 from workbench.cluster import TextSink
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 pytestmark = pytest.mark.timing
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from horovod_timeline import spans, whole_timeline
 from timers import FAR_S
+from vm_sets import vms
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.hosts import parse_hosts
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 pytestmark = [
     pytest.mark.timing,

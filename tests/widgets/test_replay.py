@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from recorded_training import Training
 from sessions import simulated
-from timers import eventually
+from timers import InThread, eventually
 
 import workbench as wb
 from workbench.cluster import registry
@@ -290,9 +289,7 @@ def test_a_seek_while_the_position_is_shown_is_not_lost(replay):
     def move(_):
         if not moved:
             moved.append(True)
-            user = threading.Thread(target=lambda: setattr(view._position, "value", 40.0))
-            user.start()
-            user.join()
+            InThread(setattr, view._position, "value", 40.0).join()
 
     view._position.observe(move, "value")
     one.seek(20.0)

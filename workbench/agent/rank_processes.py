@@ -282,11 +282,13 @@ def _redirect(log: Path) -> None:
 
 def _run_engine(profile: Path) -> int:
     import numpy as np
+    import torch
 
     from workbench.rank.engine import Engine
 
-    # numpy chose its seed when the agent imported it; ranks must not share it
+    # they chose their seeds when the agent imported them; ranks must not share these
     np.random.seed()
+    torch.default_generator.seed()
     profile.mkdir(mode=0o700, exist_ok=True)
     home = os.path.expanduser("~")  # noqa: PTH111 - a user may have no home, which is no error here
     if not _can_write(Path(home) / ".ipython"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -83,6 +84,8 @@ def _make_key(path: Path) -> str:
 
 
 def _server_config(folder: Path, vm: Vm) -> str:
+    # by this variable, a test run recognizes the processes that it has started
+    marks = os.environ.get("TEST_PROCESS_MARKS", "")
     return f"""\
 ListenAddress {vm.address}:{PORT}
 HostKey {folder / vm.name / "host_key"}
@@ -99,7 +102,7 @@ PrintLastLog no
 LogLevel VERBOSE
 # At level 1 bash runs no ~/.bashrc, as it otherwise does for sshd. The home folder is this
 # machine's: what a killed shell leaves there, as the lock of pyenv, delays every later shell.
-SetEnv SHLVL=1
+SetEnv SHLVL=1 TEST_PROCESS_MARKS="{marks}"
 AcceptEnv HOROVOD_*
 # A launcher may open many connections at a time.
 MaxStartups 200

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from timers import FAR_S, SOON_S, eventually
+from timers import FAR_S, SOON_S, InThread, eventually
 
 import workbench as wb
 from workbench.agent.record_stream import NAME
@@ -53,15 +53,27 @@ def test_a_cell_that_still_runs_is_waited_for(attach, capsys):
     assert len(cluster.timings) == 18
 
 
-@pytest.mark.parametrize("step", ["shutdown_ring", "join", "init_ring"])
+CHANGES = {
+    "more": ("cluster.resize(3)", [0, 10, None]),
+    "fewer": ("cluster.resize(1)", [0]),
+    "replaced": ("cluster.restart([0])", [None, 10]),
+}
+USUAL_CHANGES = {("more", "shutdown_ring"), ("fewer", "init_ring"), ("replaced", "join")}
+"""Each change and each step once; `make soak` has every pair."""
+
+
 @pytest.mark.parametrize(
-    ("change", "kept"),
+    ("change", "kept", "step"),
     [
-        ("cluster.resize(3)", [0, 10, None]),
-        ("cluster.resize(1)", [0]),
-        ("cluster.restart([0])", [None, 10]),
+        pytest.param(
+            *CHANGES[name],
+            step,
+            id=f"{name}-{step}",
+            marks=[] if (name, step) in USUAL_CHANGES else pytest.mark.soak,
+        )
+        for name in CHANGES
+        for step in ("shutdown_ring", "join", "init_ring")
     ],
-    ids=["more", "fewer", "replaced"],
 )
 def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kept):
     """That is reported at once; the remaining ranks have their variables, and no other is left."""
@@ -91,7 +103,9 @@ def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kep
     assert eventually(lambda: {c.pid for c in agent.children() if c.name() != NAME} == {*ranks})
 
 
-@pytest.mark.parametrize("step", ["shutdown_ring", "init_ring"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("shutdown_ring", marks=pytest.mark.soak), "init_ring"]
+)
 def test_a_ring_that_no_kernel_has_formed(attach, step):
     """A cell has failed and the ring was being rebuilt: it is, and variables are kept."""
     fails = "cluster.run('1 / rank; hvd.allreduce(torch.ones(1))', sink=TextSink())"
@@ -130,7 +144,7 @@ def test_a_kept_cluster_whose_disk_is_full(runtime, attach, monkeypatch):
         assert cluster["kept"] == [0]
 
 
-@pytest.mark.parametrize("lines", [50_000, 200_000])
+@pytest.mark.parametrize("lines", [40_000, pytest.param(200_000, marks=pytest.mark.soak)])
 def test_a_flood_goes_on_without_its_kernel(attach, lines):
     """Ranks that print without end wait neither for the kernel that died nor for the next."""
     source = f"time.sleep(1)\nfor at in range({lines}): print(at)\nlate = rank"
@@ -159,10 +173,9 @@ def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     source = "if rank: time.sleep(100)\nhvd.allreduce(torch.ones(1), name='stuck')"
     kernel(IN_A_CELL.format(source=source))
     main = threading.main_thread().ident
-    timer = threading.Timer(3.0, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
+    interrupt = InThread(lambda: (time.sleep(3.0), signal.pthread_kill(main, signal.SIGINT)))
     cluster = attach()
-    timer.join()
+    interrupt.join()
     assert cluster["kept"] == [0, 10]
     total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=FAR_S)
     assert total.values == {0: 2.0, 1: 2.0}
@@ -271,6 +284,7 @@ def test_a_damaged_state_file_of_a_cluster_that_runs(runtime, attach):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.soak
 def test_a_kernel_attaches_to_ranks_on_vms(attach):
     """The same over ssh: the connections outlive the kernel too."""
     with vms(2) as machines:
@@ -287,7 +301,13 @@ def test_a_kernel_attaches_to_ranks_on_vms(attach):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("cell", ["", "import time; time.sleep(3)\nhvd.allreduce(torch.ones(1))"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param("", id="no cell", marks=pytest.mark.soak),
+        pytest.param("import time; time.sleep(3)\nhvd.allreduce(torch.ones(1))", id="a cell"),
+    ],
+)
 def test_a_vm_that_went_meanwhile_is_lost(attach, cell):
     """The kernel attaches without it, what waits for its rank is freed, and the rest continues."""
     then = IN_A_CELL.format(source=cell) if cell else KILLED
@@ -308,6 +328,7 @@ def test_a_vm_that_went_meanwhile_is_lost(attach, cell):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.soak
 def test_a_vm_that_answers_late_is_waited_for(attach):
     """It has `keep` seconds: longer than a kernel that trains waits for a reconnect."""
     with vms(2) as machines:
@@ -316,8 +337,7 @@ def test_a_vm_that_answers_late_is_waited_for(attach):
         )
         kernel(KILLED, arguments)
         machines.cut("vm2")
-        back = threading.Timer(RECONNECT_S + 5, lambda: machines.mend("vm2"))
-        back.start()
+        back = InThread(lambda: (time.sleep(RECONNECT_S + 5), machines.mend("vm2")))
         cluster = attach()
         back.join()
         assert cluster.state == "ready"

@@ -4,14 +4,19 @@ import time
 
 import pytest
 from clusters import CELL_S, gone, quiet
-from combinations import BACKENDS, Combination, combinations
+from combinations import BACKENDS, LOCAL, Combination, parametrize
 from kept_clusters import IN_A_CELL, KILLED, kernel
 from timers import SOON_S
 
 from workbench.errors import RanksFailed
 
 
-@pytest.fixture(scope="module", **combinations())
+def pytest_generate_tests(metafunc):
+    """Run each test over the combinations; `make test` has only one that is not local."""
+    parametrize(metafunc, LOCAL | {"horovod-ssh"})
+
+
+@pytest.fixture(scope="module")
 def case(request):
     """A backend and a launcher, in whose environment kernels and ranks start."""
     with request.param.options() as options:

@@ -3,12 +3,11 @@
 import json
 import re
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from clusters import waiting_for
-from timers import eventually, when
+from timers import InThread, eventually, when
 from true_figures import HEARD, causes, rows_of
 
 from workbench.cluster import TextSink
@@ -71,12 +70,12 @@ def test_progress_begins_with_the_measurement(cluster, capsys, tmp_path):
     """A calibration that waits for its turn shows nothing; its line ends with "done"."""
     mark = tmp_path / "mark"
     before = cluster.run_in_background(waiting_for(mark), sink=TextSink())
-    with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a busy machine
-        fabric = threads.submit(cluster.calibrate, seconds=1)
+        fabric = InThread(cluster.calibrate, seconds=1)
         waiting = eventually(lambda: "".join(capsys.readouterr()))
         mark.touch()
-        fabric.result()
+        fabric.join()
     before.result()
     cluster.fabric = None
     assert waiting.startswith("this cell: waiting for the cells that were queued before")
