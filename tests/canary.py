@@ -24,6 +24,8 @@ TESTS = Path(__file__).parent
 MARK = "WORKBENCH_CANARY"
 """An environment variable that all processes of this one inherit."""
 LOG_LINES = 30
+END_S = 8
+"""How long it may take to report a failure and to end all processes."""
 CELL = """
 import torch
 total = hvd.allreduce(torch.tensor([rank + 1.0]), op=hvd.Sum)
@@ -163,7 +165,7 @@ def main() -> int:
     parts = [Cluster().steps, Page(home).steps]
     # Also where a thread holds the interpreter's lock for ever.
     longest_s = max(sum(step.limit_s for step in steps) for steps in parts)
-    faulthandler.dump_traceback_later((longest_s + 5) * LIMITS_FACTOR, exit=True)
+    faulthandler.dump_traceback_later(longest_s * LIMITS_FACTOR + END_S, exit=True)
     try:
         return watch([Sequence(steps, LIMITS_FACTOR) for steps in parts], home)
     finally:

@@ -98,13 +98,11 @@ def note(config, event, nodeid):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Log each test's begin and end, and note what it has left behind."""
-    group = item.get_closest_marker("xdist_group")
-    name = item.nodeid.removesuffix(f"@{group.args[0]}") if group else item.nodeid
-    item.user_properties.append(("test", name))  # for `.ci/python-tests`
-    note(item.config, "begin", name)
+    item.user_properties.append(("test", item.nodeid))  # for `.ci/python-tests`
+    note(item.config, "begin", item.nodeid)
     result = yield
-    item.session.stash[LEFTOVERS].observe(name)
-    note(item.config, "end", name)
+    item.session.stash[LEFTOVERS].observe(item.nodeid)
+    note(item.config, "end", item.nodeid)
     return result
 
 
