@@ -9,10 +9,11 @@ import pytest
 from agents import bare_agents
 from disks import fill, small_disk
 from timers import eventually
+from vm_sets import vms
 
 from workbench.agent.rank_processes import log_tail
 from workbench.resources.host.machine import machine_identity
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 from workbench.wire.agent_messages import (
     Exited,
     Facts,

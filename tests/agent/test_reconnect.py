@@ -10,14 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 from clusters import children, gone, quiet
-from timers import SOON_S, eventually, later
+from timers import eventually, later
+from vm_sets import vms
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.cluster.agent import Agent
 from workbench.cluster.launchers import LAUNCHERS, RelayLauncher
 from workbench.errors import ClusterStopped, RanksFailed
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 TOTAL = "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
@@ -175,11 +176,9 @@ def killed(cluster, why):
 def test_a_vm_that_stays_away_is_lost(cluster, machines):
     """After the time in which a connection is tried again, with its reason."""
     machines.cut("vm2")
-    began = time.monotonic()
     try:
         with pytest.raises((RanksFailed, ClusterStopped), match="vm2 does not answer any more"):
             quiet(cluster, f"while True: {TOTAL}", timeout=100)
-        assert time.monotonic() - began < SOON_S
     finally:
         machines.mend("vm2")
 

@@ -7,9 +7,10 @@ import ipyparallel as ipp
 import psutil
 import pytest
 from traitlets.config import Config
+from vm_sets import vms
 
 from workbench.errors import UsageError
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 
 def start(tmp_path, n, **traits):

@@ -66,6 +66,7 @@ def test_mpiexec_is_killed(gloo):
     assert eventually(lambda: mpi_leftovers() <= before)
 
 
+@pytest.mark.soak
 def test_the_next_kernel_attaches(gloo, tmp_path, monkeypatch):
     """A kept cluster outlives its kernel; mpiexec ends with it."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))

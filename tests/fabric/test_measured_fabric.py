@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from timers import when
+from vm_sets import vms
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -15,7 +16,7 @@ from workbench.fabric import BandwidthMatrix, fit, tcp_efficiency
 from workbench.fabric.matrix import SLOW, measure
 from workbench.fabric_magics import FabricMagics
 from workbench.ranks import RankInfo
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 from workbench.widgets.fabric_figures import calibration_figure, matrix_html
 from workbench.widgets.fabric_view import links_figure
 from workbench.widgets.static_figure import static_html
@@ -35,7 +36,7 @@ def machines():
         yield machines
 
 
-@pytest.fixture(scope="module", params=["horovod", "ddp"])
+@pytest.fixture(scope="module", params=["horovod", pytest.param("ddp", marks=pytest.mark.soak)])
 def measured(request, machines):
     """Three VMs, of which the third is slow, with what was measured on them."""
     machines.shape("vm3", GBPS)

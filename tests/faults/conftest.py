@@ -6,8 +6,9 @@ import signal
 
 import pytest
 from timers import eventually
+from vm_sets import vms
 
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 from .box import HOOK, Box, ours
 

@@ -31,8 +31,8 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 2, limit[1]))
 FAULTS = (
     Fault("a rank raises", "raise ValueError('boom')", "ValueError.*boom"),
     Fault("a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL", (1,)),
-    Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", (1,)),
-    Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", (1,)),
+    Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", (1,), soak=True),
+    Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", (1,), soak=True),
     Fault("a rank calls sys.exit", "sys.exit(8)", "SystemExit.*8"),
     Fault("a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     Fault("a rank has no memory left", SMALL, "MemoryError"),

@@ -31,7 +31,7 @@ from .box import (
 
 FAULTS = (
     Fault("a rank is SIGKILLed", by="killed_while_idle"),
-    Fault("a rank segfaults", by="segfaults_while_idle", ring=False),
+    Fault("a rank segfaults", by="segfaults_while_idle", ring=False, soak=True),
     Fault("a rank is SIGSTOPped for a while", by="stopped_while_idle"),
     Fault("the agent is killed", by="agent_killed_while_idle", ring=False),
     Fault("the controller is killed", by="controller_killed_while_idle", ring=False),

@@ -49,7 +49,7 @@ FAULTS = (
     Fault("a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL", (1,)),
     Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", (1,)),
     Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", (1,)),
-    Fault("a rank aborts", "os.abort()", r"killed by SIGABRT\n", (1,), ring=False),
+    Fault("a rank aborts", "os.abort()", r"killed by SIGABRT\n", (1,), ring=False, soak=True),
     Fault("a rank calls sys.exit", "sys.exit(8)", "SystemExit"),
     Fault("a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     Fault("a rank has no memory left", SMALL, "MemoryError"),

@@ -9,13 +9,23 @@ from workbench.errors import RanksFailed
 from .box import MEET, bounded, ours, quiet
 
 
-@pytest.fixture(params=BACKENDS.values(), ids=str)
-def ring(box, request):
-    """The clusters of these tests, with each backend."""
-    box.use(request.param)
+def each_backend(usual):
+    """Run a test on each backend: on the usual one in `make test`, on the others in `make soak`."""
+    cases = [
+        pytest.param(backend, id=name, marks=[] if name == usual else [pytest.mark.soak])
+        for name, backend in BACKENDS.items()
+    ]
+    return pytest.mark.parametrize("backend", cases)
+
+
+@pytest.fixture
+def ring(box, backend):
+    """The clusters of these tests, with a backend."""
+    box.use(backend)
     return box
 
 
+@each_backend("ddp")
 def test_a_start_is_tried_again(ring):
     """The cluster comes up, although rank 1 could not join the first ring."""
     ring.close()
@@ -26,6 +36,7 @@ def test_a_start_is_tried_again(ring):
     assert eventually(lambda: not ours())
 
 
+@each_backend("horovod")
 def test_a_replaced_rank_is_tried_again(ring):
     """Its peers, which waited for it, try again as well, and keep their variables."""
     cluster = ring.cluster  # up before: its start is no part of what is measured

@@ -32,8 +32,8 @@ from .box import (
 FAULTS = (
     Fault("a rank raises", "raise ValueError('boom')", "ValueError.*boom", ring=False),
     Fault("a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-    Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", ring=False),
-    Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", ring=False),
+    Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", ring=False, soak=True),
+    Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", ring=False, soak=True),
     Fault("the agent is killed", "os.kill(os.getppid(), 9)", "agent of .*SIGKILL", ring=False),
     Fault("a rank is SIGSTOPped for a while", by="stopped_while_starting", ring=False),
     Fault("the controller is killed", by="controller_killed_while_starting", ring=False),

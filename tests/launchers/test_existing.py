@@ -11,10 +11,11 @@ from clusters import BeginSink, children, gone, quiet
 from ipcluster import engine
 from kept_clusters import kernel
 from timers import FAR_S, eventually, when
+from vm_sets import vms
 
 import workbench as wb
 from workbench.errors import RanksFailed, StartFailed, UsageError
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 from workbench.widgets.clusters import cluster_table
 
 pytestmark = pytest.mark.slow
@@ -96,6 +97,7 @@ if "ipyparallel.engine" in sys.orig_argv:
 """
 
 
+@pytest.mark.soak
 def test_the_next_kernel_attaches(bare, tmp_path, monkeypatch):
     """A kept cluster outlives its kernel, also with engines from before the clock was set."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
@@ -115,6 +117,14 @@ def test_the_next_kernel_attaches(bare, tmp_path, monkeypatch):
         finally:
             cluster.stop()
         assert gone(pids)
+
+
+@pytest.mark.soak
+def test_a_stopped_cluster_starts_with_all_engines(bare):
+    """Without a number of ranks, an engine that has come in the meantime gets one as well."""
+    with engine(bare), engine(bare):
+        with wb.Cluster.from_file(bare.file) as cluster:
+            assert cluster.n == 2
         with engine(bare):
             try:
                 assert cluster.start().n == 3
@@ -123,6 +133,7 @@ def test_the_next_kernel_attaches(bare, tmp_path, monkeypatch):
 
 
 @on_vms
+@pytest.mark.soak
 def test_engines_on_vms_end():
     """Their VM is lost, and the error names them; with other engines there it is used again."""
     with vms(2) as machines, ipcluster.running(machines.kernel_address) as foreign:

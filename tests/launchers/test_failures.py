@@ -1,11 +1,18 @@
 """What failed starts say: a cause and a cure, by what ssh or the agent reported."""
 
+import sys
+
 import pytest
 
 from workbench.cluster.agent import _cure
 from workbench.cluster.launchers.ssh import SshLauncher
 from workbench.hosts import Host
 
+UNKNOWN_KEY = "No ED25519 host key is known for 10.64.7.1 and you have requested strict checking."
+NO_PACKAGE = (
+    "/usr/bin/python3: Error while finding module specification for 'workbench.agent.relay' "
+    "(ModuleNotFoundError: No module named 'workbench')"
+)
 KEX = "kex_exchange_identification: Connection closed by remote host"
 
 
@@ -32,6 +39,55 @@ KEX = "kex_exchange_identification: Connection closed by remote host"
             "it refused the key",
             "IdentityFile",
         ),
+        (
+            255,
+            "trainer@10.64.7.1: Permission denied (publickey).",
+            "it refused the key (trainer@10.64.7.1: Permission denied (publickey).)",
+            "let `ssh vm1` work without a password (ssh-copy-id, or IdentityFile in the config)",
+        ),
+        (
+            255,
+            f"{UNKNOWN_KEY}\nHost key verification failed.",
+            "its host key is unknown here, or not the one that is known",
+            "connect once by hand with ssh",
+        ),
+        (
+            255,
+            "ssh: Could not resolve hostname vm1: Name or service not known",
+            "its name is not known here (ssh: Could not resolve hostname vm1",
+            "give its address as HostName in the ssh config",
+        ),
+        (
+            255,
+            "ssh: connect to host 10.64.7.1 port 22: Connection refused",
+            "nothing answers on its ssh port",
+            "start sshd there",
+        ),
+        (
+            255,
+            "ssh: connect to host 10.64.7.1 port 22: Connection timed out",
+            "it does not answer",
+            "check that the VM is up",
+        ),
+        (
+            255,
+            "/x/config: line 3: Bad configuration option: hostnam",
+            "the ssh config cannot be used",
+            "correct the file that is named here",
+        ),
+        (
+            1,
+            NO_PACKAGE,
+            f"gradient-workbench is not installed for {sys.executable} there",
+            "-m pip install gradient-workbench",
+        ),
+        (
+            1,
+            "ModuleNotFoundError: No module named 'psutil'",
+            f"{sys.executable} lacks psutil there",
+            "install gradient-workbench there again",
+        ),
+        (None, "", "its agent did not answer in time", "check that `ssh vm1` works and is quick"),
         (
             255,
             "Cannot execute command-line and remote command.",

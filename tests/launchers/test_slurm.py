@@ -193,14 +193,29 @@ def test_a_kernel_that_is_killed_in_the_queue():
         assert eventually(lambda: not ours())
 
 
-def test_kernels_that_are_killed():
-    """A kept cluster goes on, for another kernel; then that kernel's end is the job's."""
-    code = "c = wb.Cluster(launcher='slurm', n=2, {}).start()\nc.run('kept = rank')\n"
-    code += "print(c.name, flush=True)\nimport time; time.sleep(600)"
-    first = kernel(code.format("keep='10m'"))
-    name = first.stdout.readline().strip()
+STARTED = """
+c = wb.Cluster(launcher='slurm', n=2, {}).start()
+c.run('kept = rank')
+print(c.name)
+print(*[rank.pid for rank in c.ranks], *[agent.hello.pid for agent in c.agents], flush=True)
+import time
+time.sleep(600)
+"""
+
+
+def start_of(process):
+    """Return the name of the cluster that a process has started, and the ids of its processes."""
+    name = process.stdout.readline().strip()
     while name.startswith("["):
-        name = first.stdout.readline().strip()
+        name = process.stdout.readline().strip()
+    return name, [int(pid) for pid in process.stdout.readline().split()]
+
+
+@pytest.mark.soak
+def test_the_next_kernel_attaches():
+    """A kept cluster and its job outlive their kernel."""
+    first = kernel(STARTED.format("keep='10m'"))
+    name, pids = start_of(first)
     (job,) = ours()
     first.kill()
     first.communicate()
@@ -212,12 +227,15 @@ def test_kernels_that_are_killed():
     finally:
         cluster.stop()
     assert not ours()
+    assert gone(pids)
 
-    second = kernel(code.format(""))
-    second.stdout.readline()
-    pids = slurm.processes("workbench.agent")
-    second.kill()
-    second.communicate()
+
+def test_a_kernel_that_is_killed():
+    """Its job ends with it."""
+    process = kernel(STARTED.format(""))
+    _, pids = start_of(process)
+    process.kill()
+    process.communicate()
     assert eventually(lambda: not ours())
     assert gone(pids)
 

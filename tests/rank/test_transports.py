@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from clusters import quiet, training
+from vm_sets import vms
 
 import workbench as wb
 from workbench.rank.backends.transports import NcclLog, read_nccl_log
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 from workbench.wire.transport import Transport
 
 LOGS = Path(__file__).parents[1] / "support" / "nccl_logs"
@@ -140,7 +141,7 @@ def test_the_ring_of_one_machine(backend):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("backend", ["horovod", "ddp"])
+@pytest.mark.parametrize("backend", ["horovod", pytest.param("ddp", marks=pytest.mark.soak)])
 def test_the_interface_of_each_vm(backend):
     """Each rank reports the interface of its own VM."""
     with (

@@ -6,8 +6,9 @@ import os
 
 import pytest
 from planted import Planted, stranger
+from vm_sets import vms
 
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 NOBODY = 65534
 

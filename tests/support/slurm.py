@@ -1,5 +1,6 @@
 """A real Slurm on this machine alone: munge, a controller and two nodes, on loopback."""
 
+import atexit
 import os
 import shutil
 import socket
@@ -9,7 +10,6 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psutil
 from timers import eventually
 
 _CONFIG = """
@@ -80,32 +80,64 @@ def idle():
 
 @contextmanager
 def running():
-    """Start the daemons; yield the folder of the configuration, which SLURM_CONF names."""
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    folder.chmod(0o711)  # munge refuses a socket that not every user can reach
-    before = dict(os.environ)
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        stack.callback(os.environ.update, before)
-        stack.callback(os.environ.pop, "SLURM_CONF", None)
-        for name in [name for name in os.environ if name.startswith("SLURM_")]:
-            del os.environ[name]
-        _configure(folder)
+    """Provide Slurm; yield the folder of the configuration, which SLURM_CONF names.
+
+    Its daemons are kept for the next call, unless the block fails.
+    """
+    with _own_variables(), ExitStack() as unless_kept:
+        folder, daemons = _idle.pop() if _idle else _start()
+        unless_kept.push(daemons)
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-        munge = ("--key-file", "key", "--socket", "munge.sock", "--pid-file", "munged.pid")
-        given = [f"{folder}/{word}" if not word.startswith("--") else word for word in munge]
-        seed = ("--log-file", f"{folder}/munged.log", "--seed-file", f"{folder}/seed")
-        stack.enter_context(_daemon(folder, "munged", "--foreground", *given, *seed))
-        assert eventually((folder / "munge.sock").exists), _said(folder)
-        stack.enter_context(_daemon(folder, "slurmctld", "-D"))
-        stack.enter_context(_daemon(folder, "slurmd", "-D", "-N", "n1"))
-        stack.enter_context(_daemon(folder, "slurmd", "-D", "-N", "n2"))
-        assert eventually(_ready), _said(folder)
         try:
             yield folder
         finally:
             slurm("scancel", "--user=root")
             eventually(idle)
+        unless_kept.pop_all()
+        _idle.append((folder, daemons))
+
+
+@contextmanager
+def _own_variables():
+    """Remove Slurm's variables from the environment; restore them after the block."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+    for name in before:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.pop("SLURM_CONF", None)
+        os.environ.update(before)
+
+
+_idle: list[tuple[Path, ExitStack]] = []
+
+
+@atexit.register
+def end_idle_slurm():
+    """End the daemons that are kept."""
+    while _idle:
+        _idle.pop()[1].close()
+
+
+def _start():
+    """Start the daemons; return the folder of the configuration, and what ends them."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    folder.chmod(0o711)  # munge refuses a socket that not every user can reach
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        _configure(folder)
+        os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+        munge = ("--key-file", "key", "--socket", "munge.sock", "--pid-file", "munged.pid")
+        options = [f"{folder}/{word}" if not word.startswith("--") else word for word in munge]
+        seed = ("--log-file", f"{folder}/munged.log", "--seed-file", f"{folder}/seed")
+        stack.enter_context(_daemon(folder, "munged", "--foreground", *options, *seed))
+        assert eventually((folder / "munge.sock").exists), _said(folder)
+        stack.enter_context(_daemon(folder, "slurmctld", "-D"))
+        stack.enter_context(_daemon(folder, "slurmd", "-D", "-N", "n1"))
+        stack.enter_context(_daemon(folder, "slurmd", "-D", "-N", "n2"))
+        assert eventually(_ready), _said(folder)
+        return folder, stack.pop_all()
 
 
 def _configure(folder):
@@ -155,12 +187,3 @@ def _ready():
 
 def _said(folder):
     return "\n".join(path.read_text(errors="replace")[-2000:] for path in folder.glob("*.out"))
-
-
-def processes(word):
-    """The ids of all processes on this machine with a word in their command."""
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if any(word in part for part in process.info["cmdline"] or ())
-    ]

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 from iterations import MS, record, store
 from timers import InThread, eventually
+from vm_sets import vms
 
 import workbench as wb
 from workbench.advisor import explain
 from workbench.cluster import TextSink
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 from workbench.timings.stragglers import find
 
 PAIRS = {0: "vm1", 1: "vm1", 2: "vm2", 3: "vm2"}

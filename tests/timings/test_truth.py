@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from horovod_timeline import spans, whole_timeline
 from timers import FAR_S
+from vm_sets import vms
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.hosts import parse_hosts
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 pytestmark = [
     pytest.mark.timing,
@@ -78,7 +79,14 @@ def cluster(machines):
         yield running
 
 
-@pytest.fixture(scope="module", params=[0.5, 1.0, 2.0], ids=lambda gbps: f"{gbps:g}-Gbit/s")
+RATES = [
+    pytest.param(0.5, id="0.5-Gbit/s", marks=pytest.mark.soak),
+    pytest.param(1.0, id="1-Gbit/s"),
+    pytest.param(2.0, id="2-Gbit/s", marks=pytest.mark.soak),
+]
+
+
+@pytest.fixture(scope="module", params=RATES)
 def measured(request, machines, cluster, tmp_path_factory):
     """Some iterations over links of one rate: NIC counters by rank, the Timeline, the timings."""
     for vm in ("vm1", "vm2"):

@@ -1,8 +1,9 @@
 """Three VMs for all of these tests."""
 
 import pytest
+from vm_sets import vms
 
-from workbench.testbed import vms, why_not
+from workbench.testbed import why_not
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -47,6 +47,7 @@ def refused(machines, hosts, match):
     assert eventually(lambda: mpi_leftovers() <= before)
 
 
+@pytest.mark.soak
 def test_a_vm_that_is_not_known(machines):
     """An unknown host is named with what to do."""
     refused(machines, "vm1:1,nowhere.invalid:1", "nowhere.invalid: its name is not known here")
@@ -58,6 +59,7 @@ def test_a_python_that_is_not_there(machines):
     refused(machines, hosts, "vm2: there is no such Python: /opt/none/bin/python")
 
 
+@pytest.mark.soak
 def test_a_python_without_the_package(machines):
     """The error for an interpreter without this package says how to install it."""
     hosts = ["vm2", {"name": "vm1", "python": "/usr/bin/python3"}]

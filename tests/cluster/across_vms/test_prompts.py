@@ -6,8 +6,8 @@ import pytest
 from typing_user import typing_user
 
 RING = "hvd.allreduce(torch.ones(1), op=hvd.Sum)"
-LONG_S = 6.0
-HANG_S = 2.0
+HANG_S = 1.5
+LONG_S = 2.5 * HANG_S
 
 
 @pytest.fixture(scope="module")

@@ -31,19 +31,7 @@ def config_with(machines, folder, option, value):
     return path
 
 
-def test_a_vm_that_is_not_known(machines):
-    """An unknown host is named with what to do."""
-    cluster = wb.Cluster(hosts="vm1:1,nowhere.invalid:1", ssh_config=machines.ssh_config)
-    with refused("nowhere.invalid: its name is not known here"):
-        cluster.start()
-    assert cluster.state == "stopped"
-
-
-def test_a_python_that_is_not_there(machines):
-    """A missing interpreter is named with its VM."""
-    hosts = ["vm1", {"name": "vm2", "python": "/opt/none/bin/python"}]
-    with refused(r"vm2: there is no such Python: /opt/none/bin/python"):
-        wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
+# other failures of starts are compared with those of surveys below
 
 
 def test_a_python_without_the_package(machines):
@@ -72,22 +60,6 @@ def test_a_host_key_that_is_not_known(machines, tmp_path):
         wb.Cluster(hosts="vm1", ssh_config=config).start()
 
 
-def test_a_directory_that_is_not_there(machines):
-    """A working directory that cannot be entered is named with its VM."""
-    with refused("vm1: the working directory cannot be entered"):
-        wb.Cluster(
-            hosts=[{"name": "vm1", "directory": "/no/such/place"}], ssh_config=machines.ssh_config
-        ).start()
-
-
-def test_an_interface_that_is_not_there(machines):
-    """An interface that a VM does not have is named with those that it has."""
-    with refused("vm2: interface 'ib7': not on this VM.*name one of .*ens192"):
-        wb.Cluster(
-            hosts=["vm1", {"name": "vm2", "interface": "ib7"}], ssh_config=machines.ssh_config
-        ).start()
-
-
 # what a host may say
 
 
@@ -100,6 +72,7 @@ def test_a_working_directory_and_variables_of_a_host(machines, tmp_path):
         assert quiet(cluster, source).values == {0: (str(tmp_path), "my value", 42)}
 
 
+@pytest.mark.soak  # tests/hosts/test_hosts.py reads host files
 def test_a_host_file(machines, tmp_path):
     """A host file in OpenMPI's format gives the same ranks as a string."""
     path = tmp_path / "hosts"
@@ -118,55 +91,87 @@ def differing(found):
     return [one for one in found.preflight.problems if one.rule not in LIMITS]
 
 
-def test_a_survey_reports_what_differs(machines):
-    """Every VM is surveyed without a rank: differences, and VMs that do not answer, are named."""
+@pytest.fixture(scope="module")
+def unlike(machines, tmp_path_factory):
+    """A survey of VMs: the second has another setting of NCCL, the third another MTU."""
+    python = tmp_path_factory.mktemp("bin") / "python"
+    python.write_text(f'#!/bin/sh\nNCCL_PROTO=LL exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    hosts = ["vm1", {"name": "vm2", "python": str(python)}, "vm3", "nowhere.invalid"]
     machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1400"])
     try:
-        found = survey(machines.hosts(1) + ",nowhere.invalid", machines.ssh_config)
+        return survey(hosts, machines.ssh_config)
     finally:
         machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1500"])
-    assert [row["VM"] for row in found.preflight.rows] == ["vm1", "vm2", "vm3"]
-    unknown, mtu = differing(found)
-    assert (unknown.subject, found.preflight.fatal) == ("nowhere.invalid", [unknown])
+
+
+def test_a_survey_reports_what_differs(unlike):
+    """Every VM is surveyed without a rank: differences, and VMs that do not answer, are named."""
+    assert [row["VM"] for row in unlike.preflight.rows] == ["vm1", "vm2", "vm3"]
+    problems = {problem.subject: problem for problem in differing(unlike)}
+    assert sorted(problems) == ["nowhere.invalid", "vm2", "vm3"]
+    assert len(differing(unlike)) == 3
+    unknown, mtu = problems["nowhere.invalid"], problems["vm3"]
+    assert unlike.preflight.fatal == [unknown]
     assert "name is not known" in unknown.evidence
-    assert mtu.subject == "vm3"
     assert "vm3 has 1400" in mtu.evidence
-    assert found.snapshots["vm2"].nics[0].name == "ens192"
-    shown = repr(HostsView(found))
+    assert unlike.snapshots["vm2"].nics[0].name == "ens192"
+    shown = repr(HostsView(unlike))
     assert "vm3: MTU differs" in shown
     assert "cure: check the name" in shown
 
 
-def test_a_survey_reports_vms_with_other_settings(machines, tmp_path):
+def test_a_survey_reports_vms_with_other_settings(unlike):
     """Differences that the doctor finds are listed with the others, with their cure."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nNCCL_PROTO=LL exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    own = {"name": "vm2", "python": str(python)}
-    found = survey(["vm1", own, "vm3"], machines.ssh_config)
-    (problem,) = differing(found)
-    assert (problem.subject, found.preflight.fatal) == ("vm2", [])
+    (problem,) = [problem for problem in differing(unlike) if problem.subject == "vm2"]
     assert problem.evidence == "vm2 has NCCL_PROTO=LL; the other 2 have no NCCL_PROTO"
     assert "the same on every VM" in problem.cure
 
 
+@pytest.fixture(scope="module")
+def surveyed(machines):
+    """The reasons why no rank can start on each of four VMs, by its name."""
+    found = survey([*REFUSED.values()], machines.ssh_config)
+    return {problem.subject: problem for problem in found.preflight.fatal}
+
+
+REFUSED = {
+    "name": {"name": "nowhere.invalid"},
+    "python": {"name": "vm1", "python": "/opt/none/bin/python"},
+    "directory": {"name": "vm2", "directory": "/no/such/place"},
+}
+
+
 @pytest.mark.parametrize(
-    "host",
+    ("host", "match"),
     [
-        {"name": "nowhere.invalid"},
-        {"name": "vm2", "python": "/opt/none/bin/python"},
-        {"name": "vm2", "directory": "/no/such/place"},
-        {"name": "vm2", "interface": "ib7"},
+        ("name", "nowhere.invalid: its name is not known here"),
+        ("python", "vm1: there is no such Python: /opt/none/bin/python"),
+        ("directory", "vm2: the working directory cannot be entered"),
     ],
-    ids=lambda host: list(host)[-1],
 )
-def test_a_survey_and_a_start_say_the_same(machines, host):
+def test_a_survey_and_a_start_say_the_same(machines, surveyed, host, match):
     """A reason that stops a start is reported with the same VM, cause and cure in a survey."""
-    hosts = ["vm1", host]
+    name = REFUSED[host]["name"]
+    hosts = ["vm3", REFUSED[host]] if host == "name" else [REFUSED[host]]
+    cluster = wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config)
+    with refused(match) as caught:
+        cluster.start()
+    assert cluster.state == "stopped"
+    same(surveyed[name], caught.value, name)
+
+
+def test_an_interface_that_is_not_there(machines):
+    """An interface that a VM does not have is named with those that it has."""
+    hosts = [{"name": "vm2", "interface": "ib7"}]
     (problem,) = survey(hosts, machines.ssh_config).preflight.fatal
-    with pytest.raises(StartFailed) as caught:
+    with refused("vm2: interface 'ib7': not on this VM.*name one of .*ens192") as caught:
         wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
-    error = caught.value
+    same(problem, caught.value, "vm2")
+
+
+def same(problem, error, name):
+    """Assert that a survey's finding and the error of a start agree about a VM."""
     assert (problem.subject, problem.evidence, problem.cure) == (error.vm, error.cause, error.cure)
-    assert (error.vm, bool(error.cure)) == (host["name"], True)
+    assert (error.vm, bool(error.cure)) == (name, True)
     assert str(error) == f"{error.vm}: {error.cause}: {error.cure}"

@@ -5,8 +5,7 @@ import time
 import pytest
 from jupyter_client.manager import start_new_kernel
 from kernel_page import Page
-
-from workbench.testbed import vms
+from vm_sets import vms
 
 LAPSE_S = 2.0  # the panel's own twelve seconds would be twelve seconds of test
 THREADS = "[t.name for t in threading.enumerate()].count('workbench-vms')"
