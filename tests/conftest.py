@@ -12,6 +12,7 @@ import slurm
 import vm_sets
 from fake_machine import Machine
 from leftovers import END_S, Leftovers, waited_for_threads
+from slow_folders import SLOW_FOLDERS
 from timers import LIMITS_FACTOR, InThread, eventually
 
 import workbench as wb
@@ -23,11 +24,6 @@ SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
 BROWSER = Path(__file__).parent / "browser"  # its tests share a browser, a server and trainings
 LEFTOVERS = pytest.StashKey[Leftovers]()
 MARKERS = pytest.StashKey[dict[str, set[str]]]()  # of all tests, also of deselected ones
-SLOW_FOLDERS = (
-    *("agent", "browser", "cluster", "docs", "fabric", "faults", "horovod_build", "magics"),
-    *("notebooks", "properties", "rank", "security", "server", "testbed"),
-)
-"""Folders most of whose tests start ranks, VMs, kernels, servers or builds, or take long."""
 
 
 def pytest_configure(config):
