@@ -15,3 +15,7 @@ def is_slow(item, tests):
     folders = {tests / folder for folder in SLOW_FOLDERS}
     is_in_one = not folders.isdisjoint(item.path.parents)
     return is_in_one or not set(SLOW_FIXTURES).isdisjoint(item.fixturenames)
+
+
+if __name__ == "__main__":  # for `make check`: it saves the time to collect tests that it leaves out
+    print(*(f"--ignore=tests/{folder}" for folder in SLOW_FOLDERS))
