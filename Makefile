@@ -3,13 +3,10 @@
 
 PYTHON ?= python3
 TORCH_VERSION ?= 2.13.0
-# The folders whose tests are fast: but for marked ones they start no ranks, VMs, servers or builds.
-FAST_TESTS := tests/test_layers.py tests/distribution/test_imports_are_declared.py \
-    $(addprefix tests/,doctor hosts launchers output resources timings widgets wire)
 # Most tests wait for ranks half of their time: three processes keep two cores busy.
 TEST_PROCESSES ?= 3
-# Of `make soak`: `make soak SOAK='--seed 7 --faults 200 --where local'`.
-SOAK ?= --faults 1000
+# Of `make faults`: `make faults FAULTS='--seed 7 --faults 200 --where local'`.
+FAULTS ?= --faults 1000
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -42,12 +39,12 @@ FRONTEND := $(shell find labextension/src labextension/style labextension/script
 HOROVOD_BUILD := $(shell find workbench/horovod_build -name '*.py' -o -name '*.cc' -o -name '*.h')
 LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help demo lab test check lint docs bench fuzz soak truth audit dist matrix clean
+.PHONY: help demo lab test check lint docs bench faults fuzz soak truth audit dist matrix pictures clean
 
 help:  ## say what there is
 	@echo "make TARGET, of:"
 	@sed -n -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' Makefile | expand -t 10
-	@echo "Variables: TORCH_VERSION=$(TORCH_VERSION) PYTHON=$(PYTHON) TEST_PROCESSES=$(TEST_PROCESSES) SOAK='$(SOAK)'"
+	@echo "Variables: TORCH_VERSION=$(TORCH_VERSION) PYTHON=$(PYTHON) TEST_PROCESSES=$(TEST_PROCESSES) FAULTS='$(FAULTS)'"
 
 demo: $(STAMPS)/ready  ## set up, train on two ranks from a notebook, print what communication costs
 	@echo "==> running notebooks/01-quickstart.ipynb on two ranks (under a minute)"
@@ -56,15 +53,15 @@ demo: $(STAMPS)/ready  ## set up, train on two ranks from a notebook, print what
 lab: $(STAMPS)/ready  ## set up, open JupyterLab on the quickstart
 	@$(BIN)/jupyter lab $(LAB_ROOT) notebooks/01-quickstart.ipynb
 
-test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run all tests: Python, notebook, browser, TypeScript
+check: lint  ## lint, and run the tests that start no ranks, VMs or servers: two minutes
+	@echo "==> fast tests, a process per core (a minute)"
+	@.ci/limit 240 $(BIN)/python -m pytest -q -n auto --dist loadfile --maxfail 10 --timeout 20 \
+	    -m "not slow and not timing and not browser and not soak"
+
+test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run the tests: Python, notebook, browser, TypeScript: 15 minutes
 	@$(BIN)/python .ci/python-tests $(TEST_PROCESSES)
 	@echo "==> tests: TypeScript (half a minute)"
 	@.ci/limit 180 bash -c '$(JLPM) test'
-
-check: lint  ## lint, and run the fast tests: two minutes
-	@echo "==> fast tests, a process per core (a minute)"
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile \
-	    -m "not slow and not timing and not browser" $(FAST_TESTS)
 
 fuzz: $(STAMPS)/ready $(STAMPS)/dev  ## look for inputs that break a reader: 2,000 for each property, hours
 	@$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile \
@@ -89,16 +86,24 @@ docs: $(STAMPS)/ready $(STAMPS)/docs  ## build the documentation into build/docs
 	@$(BIN)/python -m sphinx -b html -W --keep-going --quiet -d build/doctrees docs build/docs
 	@echo "    build/docs/index.html"
 
-bench: $(STAMPS)/ready $(STAMPS)/dev  ## measure against stock ipyparallel, each against its peer
-	@echo "==> benchmarks (some minutes, best on a quiet machine)"
+bench: $(STAMPS)/ready $(STAMPS)/dev  ## run the benchmarks, each against its peer or limit; a missed bound is a failure
+	@echo "==> benchmarks (an hour, on a quiet machine)"
 	@$(BIN)/python -m tests.bench
 
-soak: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## play random faults on ranks here and on test VMs: an hour
-	@$(BIN)/python -m tests.soak --out docs/proof/faults.md $(SOAK)
+soak: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages $(STAMPS)/docs  ## run what `make test` leaves out: long tests, documentation, random faults: 90 minutes
+	@.ci/soak $(TEST_PROCESSES) --faults 100
+
+faults: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## play random faults on ranks here and on test VMs, write docs/proof/faults.md: an hour
+	@$(BIN)/python -m tests.soak --out docs/proof/faults.md $(FAULTS)
 
 truth: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## compare all figures with independent measurements, write docs/proof/truth.md
 	@echo "==> figures against independent measurements (10 minutes, on a quiet machine, as root on Linux)"
 	@$(BIN)/python -m tests.truth
+
+pictures: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## take pictures of what the browser tests see, into build/pictures
+	@echo "==> browser tests, with pictures for people to judge (some minutes)"
+	@SCREENSHOTS=$(CURDIR)/build/pictures $(BIN)/python -m pytest -q tests/browser
+	@echo "    build/pictures"
 
 dist: $(STAMPS)/frontend $(STAMPS)/dev  ## build the packages for notebooks and for VMs into dist/
 	@rm -rf dist

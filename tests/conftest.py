@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import clean_ranks
 import pytest
 import slurm
 import vm_sets
@@ -14,11 +15,19 @@ from leftovers import END_S, Leftovers, waited_for_threads
 from timers import LIMITS_FACTOR, InThread, eventually
 
 import workbench as wb
+from workbench.cluster import warm
 from workbench.cluster.backends import horovod
 
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
+BROWSER = Path(__file__).parent / "browser"  # its tests share a browser, a server and trainings
 LEFTOVERS = pytest.StashKey[Leftovers]()
+MARKERS = pytest.StashKey[dict[str, set[str]]]()  # of all tests, also of deselected ones
+SLOW_FOLDERS = (
+    *("agent", "browser", "cluster", "docs", "fabric", "faults", "horovod_build", "magics"),
+    *("notebooks", "properties", "rank", "security", "server", "testbed"),
+)
+"""Folders most of whose tests start ranks, VMs, kernels, servers or builds, or take long."""
 
 
 def pytest_configure(config):
@@ -30,6 +39,27 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("timeout", None) is None:
         config.option.timeout = float(config.getini("timeout")) * LIMITS_FACTOR
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Send all tests of a file to one process, and all browser tests to one too.
+
+    Files start in the order of the collection: the browser tests are first, since they take
+    longest. Marks of ``--dist loadgroup`` would do the same, but they change the names of tests.
+    """
+    if config.getvalue("dist") not in {"loadfile", "loadgroup"}:
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    browser = BROWSER.relative_to(config.rootpath).as_posix()
+
+    class OneBrowser(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return browser if nodeid.startswith(f"{browser}/") else super()._split_scope(nodeid)
+
+    return OneBrowser(config, log)
 
 
 def runs_tests(config):
@@ -69,13 +99,11 @@ def note(config, event, nodeid):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Log each test's begin and end, and note what it has left behind."""
-    group = item.get_closest_marker("xdist_group")
-    name = item.nodeid.removesuffix(f"@{group.args[0]}") if group else item.nodeid
-    item.user_properties.append(("test", name))  # for `.ci/python-tests`
-    note(item.config, "begin", name)
+    item.user_properties.append(("test", item.nodeid))  # for `.ci/python-tests`
+    note(item.config, "begin", item.nodeid)
     result = yield
-    item.session.stash[LEFTOVERS].observe(name)
-    note(item.config, "end", name)
+    item.session.stash[LEFTOVERS].observe(item.nodeid)
+    note(item.config, "end", item.nodeid)
     return result
 
 
@@ -85,6 +113,13 @@ def nothing_is_left(request):
     yield
     remaining = request.session.stash[LEFTOVERS].remaining()
     assert not remaining, "tests have left behind:\n" + "\n".join(remaining)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_process(nothing_is_left):
+    """End the warm process, which serves all tests of this process."""
+    yield
+    warm.end()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -165,6 +200,15 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kernels_end(nothing_is_left):
+    """End the kernels that tests of this process have shared."""
+    yield
+    for name in ("run_notebook", "forked_kernels"):
+        if name in sys.modules:
+            sys.modules[name].end_all()
+
+
 @pytest.fixture(scope="session")
 def shared_cluster(request):
     """Two real ranks on this machine, for all tests of this process; see `cluster`."""
@@ -175,43 +219,77 @@ def shared_cluster(request):
 
 @pytest.fixture(scope="module")
 def cluster(shared_cluster):
-    """Two real ranks on this machine, without variables of the tests of other files.
+    """Two real ranks on this machine, in the state of new ones: see `clean`.
 
     Timings continue from file to file: `fresh` has only those of its test.
     """
-    renew(shared_cluster)
+    clean(shared_cluster)
     return shared_cluster
 
 
 @pytest.fixture
+def clean_cluster(cluster):
+    """The same for a test that needs ranks without what earlier tests of its file have left."""
+    clean(cluster)
+    return cluster
+
+
+@pytest.fixture
 def new_ranks(cluster):
-    """The same with ranks that have just started, for a test that needs or breaks them."""
+    """The same with ranks that have just started, for a test that needs new processes."""
     renew(cluster)
     return cluster
 
 
+def clean(cluster):
+    """Clear the ranks of what earlier tests have left; renew them where that does not suffice.
+
+    The reason is printed, and shown with the next test that fails.
+    """
+    cluster.recording = True
+    cluster.fabric = None
+    if cluster.state != "ready" or has_lost_ranks(cluster) or cluster.n != cluster.options.n:
+        renew(cluster)
+    elif differences := clean_ranks.clear(cluster):
+        print("The shared ranks are replaced, because earlier tests have changed them:")
+        print(*differences, sep="\n")
+        renew(cluster)
+
+
 def renew(cluster):
     """Put new ranks in the place of those that are there, or start the cluster again."""
+    cluster.recording = True
     cluster.fabric = None
     states = {info.state for info in cluster.ranks}
-    if cluster.state == "ready" or states == {"ready", "dead"}:
+    same_size = cluster.n == cluster.options.n
+    if same_size and (cluster.state == "ready" or states == {"ready", "dead"}):
         cluster.restart(ranks=range(cluster.n))
     else:
         cluster.stop()
         cluster.start()
+    clean_ranks.remember(cluster)
 
 
 def pytest_collection_modifyitems(session, items):
-    """Have the files that share the cluster one after another; mark slow tests."""
+    """Put browser tests first, as they take longest, then the users of the cluster; mark tests."""
+    slow = {Path(__file__).parent / folder for folder in SLOW_FOLDERS}
     users = {item.path for item in items if "shared_cluster" in item.fixturenames}
     session.stash[USERS] = users
-    items.sort(key=lambda item: item.path not in users)
+    items.sort(key=lambda item: (BROWSER not in item.path.parents, item.path not in users))
     for item in items:
-        if "shared_cluster" in item.fixturenames:
+        if "shared_cluster" in item.fixturenames or slow.intersection(item.path.parents):
             item.add_marker("slow")
         limit = item.get_closest_marker("timeout")
         if limit is not None and LIMITS_FACTOR != 1:
             item.add_marker(pytest.mark.timeout(limit.args[0] * LIMITS_FACTOR, **limit.kwargs))
+    names = {item.nodeid: {marker.name for marker in item.iter_markers()} for item in items}
+    session.stash[MARKERS] = names
+
+
+@pytest.fixture
+def collected_markers(request):
+    """The names of the markers of each collected test, whether or not it is selected."""
+    return request.session.stash[MARKERS]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -232,6 +310,7 @@ def usable_cluster(request):
         eventually(lambda: shared.state == "ready" or has_lost_ranks(shared))
         if shared.state != "ready" or has_lost_ranks(shared):
             renew(shared)
+        clean_ranks.remember(shared)  # where the test before has replaced them
 
 
 def has_lost_ranks(cluster):

@@ -47,6 +47,7 @@ class WorkbenchMagics(Magics):
     @argument("verb", nargs="?", choices=_VERBS, default=None, help="what to do; status by default")
     @_start_arguments
     @argument("--no-record", action="store_true", default=None, help="start: do not record")
+    @argument("--cold", action="store_true", default=None, help="start: without a warm process")
     @argument("--ranks", default=None, help="restart: such as 0,2-3; lost ranks by default")
     @argument("--name", default=None, help="attach: name of the cluster, if several run")
     @argument("--out", default=None, metavar="FILE", help="bundle: where it is written")
@@ -57,6 +58,10 @@ class WorkbenchMagics(Magics):
         ``cluster = %cluster start -n 2``; ``%cluster start --hosts vm1:2,vm2:2``;
         ``%cluster start --launcher slurm -n 4 --partition gpu --time 2:00:00 --gpus-per-task 1``;
         ``%cluster start --profile NAME``; ``%cluster restart --ranks 1``; ``%cluster resize -n 6``.
+
+        The first start on this machine leaves a warm process, with PyTorch and the backend loaded,
+        from which later ones are forked in half a second; ``%cluster status`` shows its memory.
+        ``--cold`` neither uses nor leaves one.
 
         ``%cluster interrupt`` ends a cell in the background (``%%distributed --noblock``), as
         the stop button ends one in the foreground: variables are kept, and queued cells run next.
@@ -71,7 +76,7 @@ class WorkbenchMagics(Magics):
         if args.verb == "start":
             options = arguments({one.name: getattr(args, one.name) for one in START_OPTIONS})
             with start_progress():
-                return registry.start(record=not args.no_record, **options)
+                return registry.start(record=not args.no_record, cold=bool(args.cold), **options)
         if args.verb == "attach":
             return registry.attach(args.name)
         if args.verb == "bundle":

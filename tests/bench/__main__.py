@@ -1,9 +1,16 @@
-"""``python -m tests.bench [NAME ...]``: all measurements, or those named."""
+"""``python -m tests.bench [--smoke] [NAME ...]``: run all benchmarks, or those that are named.
 
+The exit status is 1 if a bound is missed or a benchmark fails.
+"""
+
+import argparse
 import os
 import platform
 import sys
 from importlib import import_module
+
+from tests.bench.bounds import SMOKE_VARIABLE
+from tests.bench.running import run
 
 TITLES = {
     "start": "two ranks ready",
@@ -28,17 +35,28 @@ TITLES = {
 }
 
 
-def main(names):
+def main():
     """Measure and print; medians, with the least and the most in brackets."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TITLES))
+    parser.add_argument("--smoke", action="store_true", help="do little, and judge no bound")
+    options = parser.parse_args()
+    for name in options.names:
+        if name not in TITLES:
+            parser.error(f"{name!r} is no benchmark: there are {', '.join(TITLES)}")
+    if options.smoke:
+        os.environ[SMOKE_VARIABLE] = "1"  # the processes of a benchmark inherit it
     cores = len(os.sched_getaffinity(0))
     print(f"{platform.machine()}, {cores} cores, Python {platform.python_version()}")
     print(f"load {os.getloadavg()[0]:.1f} before; medians (least to most)")
-    for name in names or TITLES:
-        if name not in TITLES:
-            sys.exit(f"{name!r} is no measurement: there are {', '.join(TITLES)}")
-        print(f"\n{TITLES[name]}")
-        import_module(f"tests.bench.{name}").measure()
+    benches = {name: (TITLES[name], _measure_of(name)) for name in options.names or TITLES}
+    return run(benches, judge=not options.smoke)
+
+
+def _measure_of(name):
+    """Return a function that imports a benchmark and measures: a broken import is a failure."""
+    return lambda: import_module(f"tests.bench.{name}").measure()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

@@ -5,10 +5,11 @@ import io
 import statistics
 import time
 
+from tests.bench.bounds import at_most, sized
 from tests.bench.stats import spread
 
 LIMIT = 1.2
-TURNS = 200
+TURNS = sized(200, 5)
 
 
 def measure():
@@ -34,4 +35,4 @@ def measure():
     print(f"%%distributed  {spread(ours)} ms")
     print(f"%%px           {spread(peer)} ms")
     ratio = statistics.median(ours) / statistics.median(peer)
-    print(f"ratio of medians {ratio:.2f}, at most {LIMIT} is asked")
+    yield at_most("ratio of medians", ratio, LIMIT)

@@ -13,11 +13,12 @@ import warnings
 import numpy as np
 
 import workbench as wb
+from tests.bench.bounds import NotMeasured, at_most, sized
 from workbench.fabric import tcp_efficiency
 from workbench.testbed import vms, why_not
 
-RATES_GBPS = (0.25, 0.5, 1.0, 2.0)
-VMS = (2, 3, 4)
+RATES_GBPS = sized((0.25, 0.5, 1.0, 2.0), (1.0,))
+VMS = sized((2, 3, 4), (2,))
 MEDIAN, HIGH = 0.03, 0.10
 """What is asked of the median error and of its 95th percentile."""
 LARGE_BYTES = 500_000
@@ -26,8 +27,7 @@ LARGE_BYTES = 500_000
 def measure():
     """Calibrate each fabric once, and print a row for each."""
     if (reason := why_not()) is not None:
-        print(f"not measured: {reason}")
-        return
+        raise NotMeasured(reason)
     print(
         "VMs  Gbit/s  busbw of payload  median error  largest  noise up to  median from 0.5 MB  "
         "halves differ   took"
@@ -43,10 +43,10 @@ def measure():
                     every += _row(cluster, n, gbps)
     large = [error for size, error, _ in every if size >= LARGE_BYTES]
     for what, errors in (("all sizes", [error for _, error, _ in every]), ("from 0.5 MB", large)):
-        print(
-            f"{what}: median {np.median(errors):.1%}, at most {MEDIAN:.0%} is asked; 95th "
-            f"percentile {np.quantile(errors, 0.95):.1%}, at most {HIGH:.0%} is asked"
-        )
+        percent = [100 * error for error in errors]
+        yield at_most(f"{what}: error", percent, 100 * MEDIAN, "%")
+        high = float(np.quantile(percent, 0.95))
+        yield at_most(f"{what}: 95th percentile of the error", high, 100 * HIGH, "%")
     high = [noise for _, error, noise in every if error > HIGH]
     inside = sum(2 * noise > HIGH for noise in high)
     print(

@@ -24,10 +24,12 @@ waits for nobody.
 import os
 import statistics
 
+from tests.bench.bounds import at_most, sized
 from tests.bench.stats import interval
 
-LIMIT = 0.004
-MOST = 0.008
+LIMIT_PERCENT = 0.4
+LIMIT_PERCENT_HIGH = 0.8
+"""Of the upper end of the interval."""
 THREAD_US = 60
 PROCESS_US = 150
 RESNET = """
@@ -132,43 +134,50 @@ rounds = [
 listen(True)
 rounds
 """
-SHAPES = (
-    ("ResNet-50's 161 tensors, 102 MB", RESNET, 1.5, 30),
-    ("160 tensors of 64 x 64 and 64, 1.3 MB", LINEAR, 1.0, 30),
+SMALL = "160 tensors of 64 x 64 and 64, 1.3 MB"
+SHAPES = sized(
+    (("ResNet-50's 161 tensors, 102 MB", RESNET, 1.5, 30), (SMALL, LINEAR, 1.0, 30)),
+    ((SMALL, LINEAR, 0.1, 2),),
 )
 """Name, model, seconds of a block, rounds."""
-ALONE_S, ALONE_ROUNDS = 0.25, 1000
+ALONE_S, ALONE_ROUNDS = sized((0.25, 1000), (0.1, 2))
 """The same of one rank; a block contains some messages with records."""
-CPU_ROUNDS = 200
+CPU_RANKS = sized((1, 2), (1,))
+CPU_ROUNDS = sized(200, 2)
 CPU_BLOCK_S = 0.2
 _WALL, _THREAD, _PROCESS = range(3)
 
 
 def measure():
-    """Print how much longer an iteration takes, its CPU time, and the interval of the mean."""
+    """Report how much longer an iteration takes, its CPU time, and the interval of the mean."""
     for name, model, seconds, rounds in SHAPES:
         print(name)
         taken = _run(("plain", "ours", "patient"), model, seconds, rounds)
-        for against in ("plain", "patient"):
-            _say("ours", against, taken)
+        yield from _added(name, "ours", "plain", taken)
+        _added(name, "ours", "patient", taken)
         os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
         try:
-            _say("timeline", "plain", _run(("plain", "timeline"), model, seconds, rounds // 2))
+            taken = _run(("plain", "timeline"), model, seconds, rounds // 2)
+            _added(name, "timeline", "plain", taken)
         finally:
             del os.environ["HOROVOD_TIMELINE"]
-    print("an iteration of some 25 ms with 160 tensors, one rank")
+    name = "an iteration of some 25 ms with 160 tensors, one rank"
+    print(name)
     taken = _run(("plain", "ours", "patient"), WIDE, ALONE_S, ALONE_ROUNDS, n=1)
-    for against in ("plain", "patient"):
-        _say("ours", against, taken)
-    print(f"at most {LIMIT:.1%}, and {MOST:.1%} at the upper end, is where it must get to")
-    for ranks in (1, 2):
-        print(f"CPU time of a rank, {SHAPES[-1][0]}, {ranks} rank{'s' if ranks > 1 else ''}")
+    yield from _added(name, "ours", "plain", taken)
+    _added(name, "ours", "patient", taken)
+    for ranks in CPU_RANKS:
+        shape = f"CPU time of a rank, {SMALL}, {ranks} rank{'s' if ranks > 1 else ''}"
+        print(shape)
         ways = ("plain", "ours", "patient")
         taken = _run(ways, LINEAR, CPU_BLOCK_S, CPU_ROUNDS, ranks)
-        for against in ("plain", "patient"):
-            _say_cpu("training thread", _THREAD, against, taken)
-            _say_cpu("all threads", _PROCESS, against, taken)
-    print(f"at most {THREAD_US} us and {PROCESS_US} us is where it must get to")
+        for threads, clock, limit in (
+            ("training thread", _THREAD, THREAD_US),
+            ("all threads", _PROCESS, PROCESS_US),
+        ):
+            added_us = _added_cpu(threads, clock, "plain", taken)
+            _added_cpu(threads, clock, "patient", taken)
+            yield at_most(f"{shape}, {threads}, added to plain", added_us, limit, "us")
 
 
 def _run(ways, model, seconds, rounds, n=2):
@@ -196,7 +205,8 @@ def _run(ways, model, seconds, rounds, n=2):
     }
 
 
-def _say(way, against, taken):
+def _added(shape, way, against, taken):
+    """Print what a way adds to the wall time of another, and return the bounds of that."""
     own, others = ([one[_WALL] for one in taken[name]] for name in (way, against))
     base = statistics.median(others)
     shares = [(one - other) / base for one, other in zip(own, others, strict=True)]
@@ -206,10 +216,15 @@ def _say(way, against, taken):
         f"(95 %: {low:+.2%} to {high:+.2%}), {mean * base * 1e6:+.0f} us; "
         f"median {statistics.median(shares):+.2%}"
     )
+    figure = f"{shape}, {way} against {against}"
+    return (
+        at_most(f"{figure}, mean", 100 * mean, LIMIT_PERCENT, "%"),
+        at_most(f"{figure}, upper end of the mean", 100 * high, LIMIT_PERCENT_HIGH, "%"),
+    )
 
 
-def _say_cpu(what, clock, against, taken):
-    """Print medians: a busy machine makes some blocks several times as expensive."""
+def _added_cpu(what, clock, against, taken):
+    """Print and return a median: a busy machine makes some blocks several times as expensive."""
     own, others = ([one[clock] * 1e6 for one in taken[name]] for name in ("ours", against))
     differences = [one - other for one, other in zip(own, others, strict=True)]
     middle, low, high = interval(differences, of=statistics.median)
@@ -218,3 +233,4 @@ def _say_cpu(what, clock, against, taken):
         f"{statistics.median(others):.0f} us; median of {len(differences)} differences "
         f"{middle:+.0f} us (95 %: {low:+.0f} to {high:+.0f} us)"
     )
+    return middle

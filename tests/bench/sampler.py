@@ -10,31 +10,31 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.stats import spread
+from tests.bench.bounds import at_most, sized
 
-SAMPLES = 60
+SAMPLES = sized(60, 3)
 TURNS = 3
 INTERVAL_S = 1.0
-LIMIT = 0.01
+LIMIT_PERCENT = 1
 
 
 def measure():
-    """Print the share of each third of the samples."""
+    """Report the share of each third of the samples."""
     from fake_machine import Machine
     from hgx_host import build_hgx, cores
 
     from workbench.resources.counters import Sampler
 
     with Sampler() as sampler:
-        _print("this machine", sampler)
+        yield _bound("this machine", sampler)
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(Path(folder), cpus=cores())
         nvml = build_hgx(machine)
         with Sampler(**machine.roots, nvml=nvml, ranks=Path(folder)) as sampler:
-            _print("8 GPUs, 9 RDMA devices", sampler)
+            yield _bound("8 GPUs, 9 RDMA devices", sampler)
 
 
-def _print(what, sampler):
+def _bound(what, sampler):
     json.dumps(sampler.sample().to_plain())
     shares = []
     for _ in range(TURNS):
@@ -45,4 +45,4 @@ def _print(what, sampler):
             time.sleep(max(0.0, due - time.monotonic()))
         spent = time.process_time() - used
         shares.append(100 * spent / (SAMPLES // TURNS) / INTERVAL_S)
-    print(f"{what}: {spread(shares)} % of a core at 1 Hz, at most {100 * LIMIT:g} % is asked")
+    return at_most(f"{what} at 1 Hz", shares, LIMIT_PERCENT, "% of a core")

@@ -18,13 +18,15 @@ from pathlib import Path
 
 import websocket
 
+from tests.bench.bounds import at_most, sized
 from tests.bench.stats import spread
 from tests.server.process import BASE, TOKEN, Server
 
 LIMIT_PERCENT = 1
-ROUNDS = 3
-WINDOW_S = 8
-CLIENTS = (1, 20)
+ROUNDS = sized(3, 1)
+WINDOW_S = sized(8, 3)
+CLIENTS = sized((1, 20), (1,))
+MAKES_PEERS = sized(True, False)
 PEERS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / (
     "gradient-workbench/bench-peers"
 )
@@ -57,7 +59,7 @@ def measure():
     finally:
         for server, _ in servers.values():
             server.stop()
-    _print(spent)
+    yield from _bounds(spent)
 
 
 def _rounds(servers):
@@ -69,7 +71,8 @@ def _rounds(servers):
     return spent
 
 
-def _print(spent):
+def _bounds(spent):
+    """Print what each server spends, and yield the bounds of ours."""
     idle = {name: statistics.median(all_) for (name, n), all_ in spent.items() if n == 0}
     beyond = {
         (name, n): [one - idle[name] for one in all_] for (name, n), all_ in spent.items() if n
@@ -77,22 +80,23 @@ def _print(spent):
     for clients in CLIENTS:
         ours = statistics.median(beyond["workbench", clients])
         for name in idle:
-            one = beyond[name, clients]
-            ratio = statistics.median(one) / ours
-            asked = (
-                f", at most {LIMIT_PERCENT} is asked"
-                if name == "workbench"
-                else (f", {ratio:.2g} times ours")
-            )
-            print(f"{clients:2} clients  {name:32} {spread(one)} % of a core{asked}")
+            shares = beyond[name, clients]
+            title = f"{clients:2} clients  {name:32}"
+            if name == "workbench":
+                yield at_most(title, shares, LIMIT_PERCENT, "% of a core")
+            else:
+                ratio = statistics.median(shares) / ours
+                print(f"{title} {spread(shares)} % of a core, {ratio:.2g} times ours")
     for name in idle:
         print(f"no client   {name:32} {spread(spent[name, 0])} % of a core")
 
 
 def _peers():
-    """Give the Python of the peers' environment; None where it cannot be made, and why."""
+    """Return the Python of the peers' environment; None where it cannot be made, and why."""
     python = PEERS / "bin/python"
     if not (PEERS / "whole").exists():
+        if not MAKES_PEERS:
+            return None, "a smoke run does not install the peers"
         venv.create(PEERS, with_pip=True, clear=True)
         names = ["jupyter-resource-usage", "jupyterlab-nvdashboard", "ipykernel"]
         done = subprocess.run(

@@ -2,13 +2,13 @@
 
 import time
 
+from tests.bench.bounds import at_most, sized
 from tests.bench.processes import in_process
 from tests.bench.stats import spread
 from tests.bench.stock import form_ring
 
 LIMIT = 0.55
-PAIRS = 5
-"""The processes of the one before are still ending for a while."""
+PAIRS = sized(5, 1)
 
 
 def ours():
@@ -43,4 +43,4 @@ def measure():
     ratios = [mine / peer for mine, peer in pairs]
     print(f"ours    {spread([mine for mine, _ in pairs])} s")
     print(f"stock   {spread([peer for _, peer in pairs])} s")
-    print(f"ratio   {spread(ratios)}, at most {LIMIT} is asked")
+    yield at_most("ratio to stock", ratios, LIMIT)

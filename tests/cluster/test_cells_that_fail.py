@@ -2,14 +2,13 @@
 
 import contextlib
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 
+import forked_kernels
 import pytest
-from clusters import quiet
+from clusters import quiet, with_support
 from timers import FAR_S, PROCESS_S, InThread
 
 import workbench as wb
@@ -127,22 +126,27 @@ def test_timeout(cluster, source):
 def test_interrupt():
     """Ctrl-C reaches ranks that compute and ranks that wait; the cluster is usable at once."""
     script = """
-        import signal, threading, workbench as wb
+        import signal, threading, time, workbench as wb
+        from clusters import BeginSink
+        from timers import when
         from workbench.cluster import TextSink
         from workbench.errors import CellInterrupted
+        def press():
+            time.sleep(0.5)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        cell = "hvd.allreduce(torch.ones(1)) if rank else time.sleep(600)"
         with wb.Cluster(n=2) as cluster:
-            main = threading.main_thread().ident
             for _ in range(3):
-                threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT)).start()
-                cell = "hvd.allreduce(torch.ones(1)) if rank else time.sleep(600)"
+                sink = BeginSink()
+                presses = when(sink.begun, press)
                 try:
-                    cluster.run("import time, torch\\n" + cell, sink=TextSink())
+                    cluster.run(sink.PRINT + "import time, torch\\n" + cell, sink=sink)
                 except CellInterrupted:
                     print(cluster.run("rank", sink=TextSink()).values, flush=True)
+                presses.join()
     """
     # a process of its own, as a script or a kernel is: pytest's belongs to its plugins too
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, check=True)
+    done = forked_kernels.run(textwrap.dedent(script), with_support(), PROCESS_S)
     assert done.stdout.splitlines() == ["{0: 0, 1: 1}"] * 3, done.stderr
 
 

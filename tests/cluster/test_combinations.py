@@ -1,4 +1,8 @@
-"""The same behaviours over each backend and each launcher."""
+"""The same behaviours over each backend and each launcher.
+
+`make test` runs all of them over both backends on this machine, and those that are `everywhere`
+over every launcher; `make soak` runs the rest.
+"""
 
 import contextlib
 import os
@@ -8,7 +12,7 @@ import threading
 
 import pytest
 from clusters import CELL_S, Cell, quiet
-from combinations import BYTES, combinations
+from combinations import BYTES, everywhere, parametrize
 from timers import eventually
 
 import workbench as wb
@@ -23,7 +27,12 @@ def interrupt():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-@pytest.fixture(scope="module", **combinations())
+def pytest_generate_tests(metafunc):
+    """Run each test over the combinations."""
+    parametrize(metafunc)
+
+
+@pytest.fixture(scope="module")
 def case(request):
     """A backend and a launcher."""
     return request.param
@@ -49,6 +58,7 @@ def ranks(started, case):
     assert quiet(started, "total()", timeout=CELL_S).values == dict.fromkeys(range(n), float(n))
 
 
+@everywhere
 def test_the_namespace(ranks, case):
     """A cell has its rank, the number of ranks, a device and the library, and no other library."""
     source = "(rank, world_size, str(device), type({}).__name__, 'horovod' in sys.modules)"
@@ -68,6 +78,7 @@ def test_values(ranks):
     assert ranks["kept"] == KEPT
 
 
+@everywhere
 def test_a_training_is_recorded(ranks, case):
     """All ranks have equal weights; each iteration has its phases, and each rank its gradients."""
     iterations = ranks.timings.to_frame()["iteration"]
@@ -123,6 +134,7 @@ def test_an_error_in_a_training_frees_the_others(ranks):
     assert values[0] == values[1] == values[2]
 
 
+@everywhere
 def test_an_interrupt_frees_ranks(ranks, case):
     """Those that compute, and those that wait in a collective."""
     source = "if rank: total('met')\nelse: time.sleep(600)"
@@ -199,9 +211,18 @@ def test_a_stopped_rank(ranks):
     assert cell.error == ""
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_killed_rank_is_replaced(ranks, case, rank):
+@everywhere
+def test_a_killed_rank_is_replaced(ranks, case):
     """It is named with its signal; the others are freed and keep their variables."""
+    kill_and_replace(ranks, case, 2)
+
+
+def test_a_killed_first_rank_is_replaced(ranks, case):
+    """The same for rank 0."""
+    kill_and_replace(ranks, case, 0)
+
+
+def kill_and_replace(ranks, case, rank):
     with pytest.raises(RanksFailed, match="killed by SIGKILL") as caught:
         quiet(ranks, f"if rank == {rank}: os.kill(os.getpid(), 9)\ntotal()", timeout=CELL_S)
     assert list(caught.value.errors) == [rank]
@@ -222,6 +243,7 @@ def test_a_rank_that_leaves_the_ring(ranks):
     assert ranks["kept"] == KEPT
 
 
+@everywhere
 def test_resize(ranks, case):
     """Variables and models are kept; the training goes on with another number of ranks."""
     quiet(ranks, "make(); train(2)")

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 from clusters import quiet
-from timers import FAR_S, SOON_S, eventually, when
+from timers import FAR_S, eventually, when
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, RanksFailed
@@ -29,6 +29,8 @@ while time.monotonic() < until:
 at, time.time()
 """
 ENDLESS = "at = 0\nwhile True:\n    print('line', at)\n    at += 1"
+LONG = pytest.mark.soak
+"""Of floods that take longer, and are in `make soak` only."""
 
 
 @pytest.fixture
@@ -39,6 +41,7 @@ def usable(cluster):
         cluster.restart()
 
 
+@pytest.mark.parametrize("seconds", [1, pytest.param(4, marks=LONG)])
 @pytest.mark.parametrize(
     ("line", "first"),
     [
@@ -49,12 +52,12 @@ def usable(cluster):
     ],
     ids=["equal", "different", "one rank", "mixed"],
 )
-def test_a_flood_ends_with_its_cell(cluster, line, first):
-    """The call returns soon after the code's last line, with every line of every rank."""
+def test_a_flood_ends_with_its_cell(cluster, line, first, seconds):
+    """The call ends with the code, not some floods later, and has every line of every rank."""
     before = psutil.Process().memory_info().rss
-    result = quiet(cluster, FLOOD.format(seconds=4, line=line))
+    result = quiet(cluster, FLOOD.format(seconds=seconds, line=line))
     after_s = time.time() - max(ended for _, ended in result.values.values())
-    assert after_s < SOON_S
+    assert after_s < 4 * seconds
     assert psutil.Process().memory_info().rss - before < 300 << 20
     lines = result.output.splitlines()
     assert lines[0] == first
@@ -69,7 +72,8 @@ def test_a_flood_ends_with_its_cell(cluster, line, first):
     assert heard == said
 
 
-def test_it_is_shown_while_it_runs(cluster, tmp_path):
+@pytest.mark.parametrize("seconds", [1, pytest.param(3, marks=LONG)])
+def test_it_is_shown_while_it_runs(cluster, tmp_path, seconds):
     """No rank is ever far ahead of what is shown: the live output does not stop."""
     shown, ahead = [0, 0], []
 
@@ -90,7 +94,7 @@ def say(text):
     total += len(text) + 1
     os.pwrite(file, total.to_bytes(8, "little"), 0)
 """
-    cluster.run(begin + FLOOD.format(seconds=3, line="say(f'line {at} {rank}')"), sink=Sink())
+    cluster.run(begin + FLOOD.format(seconds=seconds, line="say(f'line {at} {rank}')"), sink=Sink())
     assert len(ahead) > 1000
     # what is confirmed may still be merged: some times the limit, however long the flood
     assert max(ahead) < 4 * TOTAL_CHARACTERS
@@ -110,7 +114,7 @@ def test_a_flood_is_interrupted(usable, ctrl_c):
     """The stop button ends a rank that waits for the kernel."""
     main = threading.main_thread().ident
     sink = Counting()
-    waiter = when(lambda: sink.count > 10_000, lambda: signal.pthread_kill(main, signal.SIGINT))
+    waiter = when(lambda: sink.count > 3_000, lambda: signal.pthread_kill(main, signal.SIGINT))
     with pytest.raises(CellInterrupted) as raised:
         usable.run(ENDLESS, sink=sink)
     waiter.join()
@@ -127,67 +131,67 @@ def test_a_flood_is_interrupted(usable, ctrl_c):
 def test_a_rank_that_is_killed_in_a_flood_is_noticed(usable):
     """Its output is kept, and ranks that wait for it are freed at once."""
     rank = usable.ranks[1]
-    killed = []
 
     def kill():
-        killed.append(time.monotonic())
         os.kill(rank.pid, signal.SIGKILL)
 
     sink = Counting()
-    waiter = when(lambda: sink.count > 10_000, kill)
+    waiter = when(lambda: sink.count > 3_000, kill)
     source = f"import torch\nif rank == 0: hvd.allreduce(torch.ones(1))\n{ENDLESS}"
     with pytest.raises(RanksFailed, match="SIGKILL"):
         usable.run(source, sink=sink)
     waiter.join()
-    assert time.monotonic() - killed[0] < SOON_S
     usable.restart()
 
 
+LINES = 36_000
+"""How many lines each of these writes: more than are ordered at once (`LOOK_AHEAD_LINES`)."""
 WRITERS = {
     "threads": """
 import threading
 def say(name):
-    for at in range(20_000): print(name, at)
+    for at in range({lines} // 3): print(name, at)
 threads = [threading.Thread(target=say, args=(name,)) for name in "abc"]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """,
     "descriptors": """
 import os
-for at in range(60_000): os.write(1 + at % 2, f"{at}\\n".encode())
+for at in range({lines}): os.write(1 + at % 2, b"%d\\n" % at)
 """,
     "C": """
 import ctypes
 libc = ctypes.CDLL(None)
-for at in range(60_000): libc.puts(str(at).encode())
+for at in range({lines}): libc.puts(str(at).encode())
 _ = libc.fflush(None)
 """,
     "subprocess": """
 import subprocess
-_ = subprocess.run(["seq", "60000"], check=True)
+_ = subprocess.run(["seq", "{lines}"], check=True)
 """,
     "both streams": """
 import sys
-for at in range(60_000): print(at, file=(sys.stdout, sys.stderr)[at % 2])
+for at in range({lines}): print(at, file=(sys.stdout, sys.stderr)[at % 2])
 """,
 }
 
 
+@pytest.mark.parametrize("lines", [LINES, pytest.param(60_000, marks=LONG)])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_whoever_writes_loses_nothing(cluster, writer):
+def test_whoever_writes_loses_nothing(cluster, writer, lines):
     """All of it is in the output of its own cell, however it was written."""
-    result = quiet(cluster, WRITERS[writer], timeout=FAR_S)
-    lines = result.output.splitlines()
+    result = quiet(cluster, WRITERS[writer].format(lines=lines), timeout=FAR_S)
+    shown = result.output.splitlines()
     for rank in range(2):
         other = f"[rank {1 - rank}]"
-        assert sum(not line.startswith(other) for line in lines) == 60_000
+        assert sum(not line.startswith(other) for line in shown) == lines
     assert quiet(cluster, "print('next')").output == "[ranks 0-1] next\n"
 
 
 def test_a_rank_that_waits_does_not_delay_the_others(cluster):
     """A collective after a flood of one rank is completed."""
     source = (
-        "import torch\nif rank == 0:\n    for at in range(100_000): print(at)\n"
+        "import torch\nif rank == 0:\n    for at in range(36_000): print(at)\n"
         "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
     )
     assert quiet(cluster, source, timeout=FAR_S).values == {0: 2.0, 1: 2.0}
@@ -195,9 +199,9 @@ def test_a_rank_that_waits_does_not_delay_the_others(cluster):
 
 def test_a_flood_in_the_background(cluster):
     """The same for a cell that nobody waits for, with another one behind it."""
-    first = cluster.run_in_background("for at in range(50_000): print(at)", sink=TextSink())
+    first = cluster.run_in_background("for at in range(36_000): print(at)", sink=TextSink())
     second = cluster.run_in_background("print('second')", sink=TextSink())
-    assert len(first.result(timeout=FAR_S).output.splitlines()) == 50_000
+    assert len(first.result(timeout=FAR_S).output.splitlines()) == 36_000
     assert second.result(timeout=FAR_S).output == "[ranks 0-1] second\n"
 
 

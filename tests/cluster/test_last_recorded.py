@@ -1,17 +1,16 @@
 """`%explain` and `%timings` never present an earlier training as the last one."""
 
+import contextlib
 import json
-import os
-import subprocess
-import sys
 
+import forked_kernels
 import pytest
 from clusters import quiet, training, with_support
 from timers import PROCESS_S, eventually
 
 import workbench as wb
 from workbench.advisor import explain
-from workbench.errors import UsageError
+from workbench.errors import NoCluster, UsageError
 
 LAST = "The last cell was not recorded."
 EARLIER = "An earlier cell was not recorded."
@@ -93,56 +92,80 @@ import json, os, workbench as wb
 from workbench.advisor import explain
 from workbench.cluster import TextSink
 from workbench.errors import UsageError
-cluster = wb.Cluster(n=2, keep="600s").start()
+cluster = {cluster}
 def quiet(source):
     cluster.run(source, sink=TextSink())
+def say():
+    try:
+        explain(cluster)
+        reason = ""
+    except UsageError as error:
+        reason = str(error)
+    print(json.dumps([cluster.timings.unrecorded, reason]), flush=True)
+say()
 {then}
-try:
-    explain(cluster)
-    said = ""
-except UsageError as error:
-    said = str(error)
-print(json.dumps([cluster.name, cluster.timings.unrecorded, said]), flush=True)
+say()
 {end}
 """
+START = "wb.Cluster(n=2, keep='600s').start()"
+ATTACH = "wb.Cluster.attach()"
+KILLED = "os.kill(os.getpid(), 9)"
+ENDED = ""
 TRAIN = f"quiet({training(4)!r})\n"
 OFF = "cluster.recording = False\n"
 ON = "cluster.recording = True\n"
 NOTHING = "quiet('1 + 1')\n"
 AGAIN = "quiet('train(4)')\n"
+CALIBRATE = "cluster.calibrate(seconds=1)\n"
+
+KERNELS = [
+    (START, TRAIN + OFF, "", ENDED),
+    (ATTACH, OFF + AGAIN, LAST, ENDED),
+    (ATTACH, OFF + AGAIN, LAST, KILLED),
+    (ATTACH, ON, LAST, KILLED),
+    (ATTACH, ON + NOTHING, EARLIER, KILLED),
+    (ATTACH, ON + AGAIN, "", ENDED),
+    (ATTACH, ON + NOTHING, "", KILLED),
+    (ATTACH, OFF + CALIBRATE, "", KILLED),
+]
+"""Kernels of one cluster, one after another: what each does, says then, and how it ends."""
 
 
-@pytest.mark.parametrize(
-    ("then", "says", "killed"),
-    [
-        (TRAIN + OFF, "", False),
-        (TRAIN + OFF + AGAIN, LAST, False),
-        (TRAIN + OFF + AGAIN, LAST, True),
-        (TRAIN + OFF + AGAIN + ON, LAST, True),
-        (TRAIN + OFF + AGAIN + ON + NOTHING, EARLIER, True),
-        (TRAIN + OFF + AGAIN + ON + AGAIN, "", False),
-        (TRAIN + OFF + AGAIN + ON + AGAIN + NOTHING, "", True),
-        (TRAIN + OFF + "cluster.calibrate(seconds=1)\n", "", True),
-        (OFF + TRAIN, LAST, True),
-    ],
-)
-def test_the_next_kernel_says_the_same(tmp_path, monkeypatch, then, says, killed):
-    """A kernel that attaches knows which cells the earlier one did not record."""
+def kernel(cluster, then, end):
+    """Run a kernel; return what it says of unrecorded cells before and after what it does."""
+    source = KERNEL.format(cluster=cluster, then=then, end=end)
+    done = forked_kernels.run(source, with_support(), PROCESS_S)
+    before, after = done.stdout.splitlines() or pytest.fail(done.stderr)
+    return json.loads(before), json.loads(after)
+
+
+@pytest.fixture
+def runtime(tmp_path, monkeypatch):
+    """A folder in which kernels note their clusters; those that are left end with the test."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
-    source = KERNEL.format(then=then, end="os.kill(os.getpid(), 9)" if killed else "")
-    done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True,
-        timeout=PROCESS_S, check=False,
-        env=with_support() | os.environ,
-    )  # fmt: skip
-    assert done.stdout, done.stderr
-    name, unrecorded, said = json.loads(done.stdout.splitlines()[-1])
-    assert [text for text in (LAST, EARLIER) if text in unrecorded] == [says][: bool(says)]
-    cluster = wb.Cluster.attach(name)
+    yield
+    with contextlib.suppress(NoCluster):
+        wb.Cluster.attach().stop()
+
+
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize(
+    "kernels", [KERNELS, [(START, OFF + TRAIN, LAST, KILLED)]], ids=["all", "never recorded"]
+)
+def test_the_next_kernel_says_the_same(kernels):
+    """A kernel that attaches knows which cells the earlier ones did not record."""
+    earlier = None
+    for number, (begin, then, says, end) in enumerate(kernels):
+        before, after = kernel(begin, then, end)
+        assert earlier in (None, before), number
+        unrecorded, reason = earlier = after
+        texts = [text for text in (LAST, EARLIER) if text in unrecorded]
+        assert texts == ([says] if says else []), number
+    cluster = wb.Cluster.attach()
     try:
         assert cluster.timings.unrecorded == unrecorded
-        if said:
-            assert refused(cluster) == said
+        if reason:
+            assert refused(cluster) == reason
         else:
             assert explain(cluster) is not None
     finally:

@@ -14,7 +14,7 @@ from timers import BUILD_S
 
 import workbench as wb
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NOTEBOOK_WHEEL = f"gradient_workbench-{wb.__version__}-py3-none-any.whl"
 RANK_WHEEL = f"gradient_workbench_rank-{wb.__version__}-py3-none-any.whl"

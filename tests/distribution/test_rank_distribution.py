@@ -16,10 +16,11 @@ OF_THE_NOTEBOOK = ["jupyterlab", "jupyter_server", "pandas", "plotly", "ipywidge
 IMPORTS = "import sys; from importlib.util import find_spec\n"
 LOADED = f"[name for name in {OF_THE_NOTEBOOK} if name in sys.modules]"
 INSTALLED = f"[name for name in {OF_THE_NOTEBOOK} if find_spec(name)]"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 ALL_MODULES = """
 import importlib, pkgutil, sys, workbench
 
-pytestmark = pytest.mark.timeout(300)
 for package in sys.argv[1:]:
     folder = importlib.import_module(f"workbench.{package}")
     for module in pkgutil.walk_packages(folder.__path__, folder.__name__ + "."):

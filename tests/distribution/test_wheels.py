@@ -13,10 +13,10 @@ from timers import BUILD_S
 
 import workbench as wb
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 SCRIPT = """
 import workbench as wb
-
-pytestmark = pytest.mark.timeout(300)
 
 with wb.Cluster(n=2) as cluster:
     reveal_type(cluster.run("rank").values)

@@ -41,7 +41,7 @@ def trained(notebook):
 
 def test_a_bare_cluster_says_that_none_runs():
     """The status also says how to start one; that is no error."""
-    with opened("") as notebook:
+    with opened(fresh=True) as notebook:
         cell = notebook.run("%cluster")
     assert not error_of(cell)
     assert "%cluster start" in values_of(cell)
@@ -341,7 +341,8 @@ def test_stacked_bars_lie_behind_each_other():
 
 def test_magics_use_a_cluster_that_python_has_started():
     """The only one that runs; of several, none is chosen."""
-    with opened("import workbench as wb\none = wb.Cluster(n=1, backend='ddp').start()") as notebook:
+    source = "import workbench as wb\none = wb.Cluster(n=1, backend='ddp').start()"
+    with opened(source, fresh=True) as notebook:
         assert values_of(notebook.run("%%distributed --out result\nrank + 7")) == ""
         assert (
             values_of(notebook.run("result.values, result.output")) == "({0: 7}, '[rank 0] 7\\n')"

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from clusters import gone, quiet
-from timers import FAR_S, PROCESS_S, SOON_S
+from timers import FAR_S, PROCESS_S
 
 from workbench.cluster.threads import in_background
 from workbench.errors import ClusterStopped, RanksFailed
@@ -271,18 +271,15 @@ def test_a_signal_that_ends_a_rank(cluster, name, source):
     """It ends at once, wherever it is, and its signal is named; the other keeps its variables."""
     quiet(cluster, "import time, torch\nkept = rank\ndef wait(): time.sleep(600)")
     pid = cluster.ranks[1].pid
-    sent = []
 
     def send():
         time.sleep(0.7)
-        sent.append(time.monotonic())
         os.kill(pid, getattr(signal, name))
 
     in_background(send)
     cell = f"if rank == 1:\n    {source}\nelse:\n    hvd.barrier()"
     with pytest.raises(RanksFailed, match=rf"rank 1.*killed by {name}"):
         quiet(cluster, cell, timeout=FAR_S)
-    assert time.monotonic() - sent[0] < SOON_S
     with pytest.raises(ClusterStopped, match=name):
         quiet(cluster, "1")
     cluster.restart()
@@ -302,7 +299,8 @@ def test_an_interrupt_of_one_rank(cluster):
     assert cluster["kept"] == [0, 1]
 
 
-def test_the_kernel_ends_well_whatever_runs():
+@pytest.mark.parametrize("turn", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_the_kernel_ends_well_whatever_runs(turn):
     """At its exit agents, ranks and threads are ended: no abort, nothing on standard error."""
     script = """
         import workbench as wb
@@ -319,11 +317,8 @@ def test_the_kernel_ends_well_whatever_runs():
             other.run("1", sink=TextSink())
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    for _ in range(2):
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROCESS_S, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        state, pid = done.stdout.split()
-        assert state == "failed"
-        assert gone([int(pid)])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    state, pid = done.stdout.split()
+    assert state == "failed"
+    assert gone([int(pid)])

@@ -15,10 +15,10 @@ from workbench.rank.recording.recorder import Recorder
 
 
 @pytest.fixture
-def switched(new_ranks):
-    """The cluster with ranks that have just started; recording is on again after the test."""
-    yield new_ranks
-    new_ranks.recording = True
+def switched(clean_cluster):
+    """The cluster without what earlier tests have left; recording is on again after the test."""
+    yield clean_cluster
+    clean_cluster.recording = True
 
 
 DDP = (

@@ -18,14 +18,42 @@ def quiet(cluster, source, **options):
     return cluster.run(source, sink=TextSink(), **options)
 
 
+WARM = "workbench.agent.warm"
+"""In the command of the warm process, which outlives clusters."""
+
+
 def children(word=""):
-    """The processes of this one that still run, with a word of their command."""
-    found = []
-    for process in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # also raised for one that has ended
-            if not word or word in process.cmdline():
-                found.append(process)
-    return found
+    """The processes of this one that still run, with a word of their command.
+
+    Those of the warm process count as well; it counts itself only if the word is in its command.
+    """
+    direct = [one for one in psutil.Process().children() if _command(one)]
+    warm = [one for one in direct if WARM in _command(one)]
+    forked = [one for parent in warm for one in _children(parent)]
+    if word:
+        return [one for one in [*direct, *forked] if word in _command(one)]
+    return [one for one in [*direct, *forked] if one not in warm]
+
+
+def _children(process):
+    """The processes of another one; empty if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.children()
+    return []
+
+
+def _command(process):
+    """The command of a process; empty if it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def own_processes():
+    """The ids of all processes that this one has started, and of theirs, but the warm process."""
+    processes = psutil.Process().children(recursive=True)
+    return {process.pid for process in processes if WARM not in _command(process)}
 
 
 def gone(pids, seconds=FAR_S):

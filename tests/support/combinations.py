@@ -1,7 +1,7 @@
 """The backends and launchers over which tests run the same behaviours.
 
 A backend is an entry in `BACKENDS`, and a launcher one in `LAUNCHERS`: every test that
-`combinations` parametrises then runs over it.
+`parametrize` parametrizes then runs over it.
 """
 
 import contextlib
@@ -259,6 +259,28 @@ COMBINATIONS = [
 ]
 
 
-def combinations():
-    """Return the parameters of a fixture that runs its tests over each combination."""
-    return {"params": COMBINATIONS, "ids": str}
+LOCAL = {str(combination) for combination in COMBINATIONS if combination.launcher == "local"}
+"""The combinations over which `make test` runs all behaviours."""
+
+
+def everywhere(function):
+    """Have `make test` run a test over every combination, and not only over the local ones."""
+    function.everywhere = True
+    return function
+
+
+def parametrize(metafunc, names=LOCAL):
+    """Parametrize the fixture `case` with every combination.
+
+    Those that are not in `names` are left to `make soak`, unless the test is `everywhere`.
+    """
+    if "case" not in metafunc.fixturenames:
+        return
+    is_everywhere = getattr(metafunc.function, "everywhere", False)
+    cases = [
+        combination
+        if is_everywhere or str(combination) in names
+        else pytest.param(combination, marks=pytest.mark.soak)
+        for combination in COMBINATIONS
+    ]
+    metafunc.parametrize("case", cases, ids=str, indirect=True, scope="module")

@@ -1,8 +1,6 @@
 """Kernels that start a cluster which outlives them, and end."""
 
-import subprocess
-import sys
-
+import forked_kernels
 import psutil
 from clusters import training, with_support
 from timers import PROCESS_S
@@ -49,11 +47,7 @@ ClusterProcesses.save = lambda _: time.sleep(600)
 def kernel(then, arguments="n=2, keep='600s'", script=TRAINING):
     """Run a kernel to its end; return the cluster's name and the ranks' processes."""
     source = KERNEL.format(arguments=arguments, then=then, training=script)
-    done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=PROCESS_S,
-        check=False,
-        env=with_support(),
-    )  # fmt: skip
+    done = forked_kernels.run(source, with_support(), PROCESS_S)
     assert done.stdout, done.stderr
     name, *pids = done.stdout.split()
     return name, [int(pid) for pid in pids]

@@ -1,6 +1,8 @@
 """Notebooks executed as nbclient, nbconvert and papermill do it, with what a reader then sees."""
 
+import os
 from contextlib import contextmanager
+from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
@@ -46,15 +48,77 @@ def error_of(cell):
     )
 
 
+BEGIN = """
+import os, sys, types
+if "_first_state" not in sys.modules:
+    sys.modules["_first_state"] = types.SimpleNamespace(
+        own={{n: v for n, v in os.environ.items() if {environment!r}.get(n) != v}})
+os.environ.clear()
+os.environ.update({environment!r} | sys.modules["_first_state"].own)
+os.chdir({directory!r})
+del os, sys, types
+"""
+"""The kernel has the environment and the folder of the test; its own variables are kept."""
+END = """
+import psutil, threading, ipywidgets, workbench.cluster.cluster as _module
+for _cluster in list(_module.of_this_process):
+    _cluster.stop()
+ipywidgets.Widget.close_all()
+assert all(_cluster.state == "stopped" for _cluster in _module.of_this_process)
+"""
+_unused = []
+"""Clients of kernels that no notebook uses any longer."""
+
+
 @contextmanager
-def opened(*sources):
-    """A notebook with a kernel; `sources` are run first, and must not fail."""
+def opened(*sources, fresh=False):
+    """A notebook with a kernel; `sources` are run first, and must not fail.
+
+    The kernel has no cluster and no variables. It is one that an earlier notebook of this process
+    has used, unless it is to be `fresh`.
+    """
+    client = _unused.pop() if _unused and not fresh else _started()
+    client.nb = nbformat.v4.new_notebook()
+    client.reset_execution_trackers()
+    notebook = Notebook(client)
+    begin = BEGIN.format(environment=dict(os.environ), directory=str(Path.cwd()))
+    is_usable = False
+    try:
+        for source in (begin, "%reset -f", "%reload_ext workbench"):
+            assert not error_of(notebook.run(source))
+        del notebook.node.cells[:]
+        for source in sources:
+            assert not error_of(notebook.run(source))
+        yield notebook
+        is_usable = not error_of(notebook.run(END)) and not _unused
+    finally:
+        if is_usable:
+            _unused.append(client)
+        else:
+            _end(client)
+
+
+_running = []
+
+
+def _started():
     # nbclient's own limits, 4 s for the last output, lose some on a busy machine
     options = {"timeout": 350, "iopub_timeout": 300, "allow_errors": True}
     client = NotebookClient(nbformat.v4.new_notebook(), **options)
-    with client.setup_kernel():
-        notebook = Notebook(client)
-        for source in ("%load_ext workbench", *sources):
-            assert not error_of(notebook.run(source))
-        yield notebook
-        notebook.run("import workbench.cluster.registry as r\nr.current() and r.stop()")
+    client.create_kernel_manager()
+    client.start_new_kernel()
+    client.start_new_kernel_client()
+    _running.append(client)
+    return client
+
+
+def _end(client):
+    _running.remove(client)
+    client._cleanup_kernel()
+
+
+def end_all():
+    """End all kernels, also the one that no notebook uses."""
+    _unused.clear()
+    while _running:
+        _end(_running[-1])

@@ -1,16 +1,18 @@
 """The agent: a process that starts and supervises the ranks of one VM.
 
-``python -m workbench.agent.program GRACE_S [PARENT_PID]``
+``python -m workbench.agent.program GRACE_S PARENT_PID [FIRST_S] [--warm DESCRIPTOR]``
 
 It serves a Unix socket at which one kernel at a time attaches, through the relay if the
 kernel is on another machine. It imports PyTorch and the backend once, and forks the ranks.
 It continues when its connection is lost: a kernel that attaches receives the complete
 state. It ends its ranks and itself when no kernel has been attached for the grace period,
-or when its parent has ended, if it was given one.
+or when its parent has ended, if it was given one. With ``--warm``, it continues in a child when
+all is loaded, and the process itself becomes the kernel's warm process (`workbench.agent.warm`).
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import importlib
@@ -43,6 +45,7 @@ from workbench.agent.on_demand import (
 )
 from workbench.agent.rank_processes import RankProcesses, wait_until_ended
 from workbench.agent.record_stream import RecordStream
+from workbench.agent.warm import THREAD_VARIABLES, WarmProcess, threads_per_rank
 from workbench.rank import backends
 from workbench.redaction import secret_values
 from workbench.wire import agent_messages as messages
@@ -57,14 +60,6 @@ _TERMINATE_S = 3.0
 _START_TOLERANCE_S = 1.0
 """Two start times of a process that differ by more belong to two processes."""
 _PAUSE_S = 10.0
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-def threads_per_rank(slots: int) -> int | None:
-    """Return each rank's share of the cores, or None if the user has set a number of threads."""
-    if any(name in os.environ for name in _THREAD_VARIABLES):
-        return None
-    return max(1, len(os.sched_getaffinity(0)) // slots)
 
 
 class AgentProcess:
@@ -74,11 +69,15 @@ class AgentProcess:
     ----------
     kernel
         The socket at which kernels attach.
+    warm
+        What this process becomes when all is loaded, while the agent continues in a child; None
+        if it remains the agent.
     """
 
-    def __init__(self, kernel: KernelSocket) -> None:
+    def __init__(self, kernel: KernelSocket, warm: WarmProcess | None = None) -> None:
         self._kernel = kernel
-        claim(kernel.path.parent)
+        self._warm = warm
+        self._lock = claim(kernel.path.parent)
         self._folder = RankFolder()
         self._ranks = RankProcesses(self._folder, kernel.path.parent)
         self._stream = RecordStream(self._folder)
@@ -103,6 +102,7 @@ class AgentProcess:
         self._session = ""
         self._received = 0
         self._ending = False
+        self._load_order = messages.Load(0, "")
         self._loader: threading.Thread | None = None
         self._load_result: messages.Loaded | None = None
         """The loader's result, set before its thread has ended."""
@@ -196,10 +196,11 @@ class AgentProcess:
 
     def _load(self, order: messages.Load) -> None:
         """Import what the ranks need, in a thread, so that messages are still handled."""
+        self._load_order = order
         os.environ.update(order.environment)
         threads = threads_per_rank(order.slots)
         if threads:
-            os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
         if order.directory:
             try:
                 os.chdir(order.directory)
@@ -240,15 +241,14 @@ class AgentProcess:
         if self._loader is not None and self._load_result is not None:
             wait_until_ended(self._loader)
             self._loader, self._loaded = None, self._load_result
+            self._split()
             self._kernel.send(self._loaded)
         if self._loaded is None or self._loaded.error:
             return
         ended = self._stream.has_ended()
         if not self._to_start and not ended:
             return
-        self._connectivity.close()  # its threads must have ended before a fork
-        for worker in self._workers.values():
-            worker.pause(_PAUSE_S)
+        self._end_threads()
         inherited = [*self._kernel.descriptors(), self._wakeup, self._wake]
         if ended:
             with contextlib.suppress(OSError):  # no memory or too many processes: tried again
@@ -266,6 +266,27 @@ class AgentProcess:
             self._record(messages.Started(order.slot, order.start, child.pid))
         for worker in self._workers.values():
             worker.resume()
+
+    def _split(self) -> None:
+        """Continue in a child, if this process is to become the warm process of the kernel."""
+        warm, self._warm = self._warm, None
+        assert self._loaded is not None
+        if warm is None or self._loaded.error:
+            return
+        self._end_threads()
+        inherited = [*self._kernel.descriptors(), *self._ranks.descriptors()]
+        inherited += [self._wakeup, self._wake, *([] if self._lock is None else [self._lock])]
+        if warm.split(self._load_order, self._loaded.threads, inherited):
+            began = psutil.Process().create_time()
+            self._loaded = replace(self._loaded, pid=os.getpid(), began=began)
+        for worker in self._workers.values():
+            worker.resume()
+
+    def _end_threads(self) -> None:
+        """End all threads, before a fork."""
+        self._connectivity.close()
+        for worker in self._workers.values():
+            worker.pause(_PAUSE_S)
 
     def _report_answer(self, question: Any, answer: dict[str, Any]) -> None:
         """Queue an answer for the main loop; called in threads."""
@@ -332,12 +353,18 @@ def _retire(pid: int, began: float) -> None:
 
 def main() -> None:
     """Run the agent."""
-    parent = int(sys.argv[2]) or None
-    first_s = float(sys.argv[3]) if len(sys.argv) > 3 else None
+    parser = argparse.ArgumentParser()
+    parser.add_argument("grace_s", type=float)
+    parser.add_argument("parent", type=int)
+    parser.add_argument("first_s", type=float, nargs="?")
+    parser.add_argument("--warm", type=int)
+    given = parser.parse_args()
+    warm = None if given.warm is None else WarmProcess(given.warm)
     code = 1
     try:
+        kernel = KernelSocket(given.grace_s, given.parent or None, given.first_s)
         with contextlib.suppress(SystemExit):
-            AgentProcess(KernelSocket(float(sys.argv[1]), parent, first_s)).run()
+            AgentProcess(kernel, warm).run()
         code = 0
     except BaseException:  # noqa: BLE001 - any error is written to the log
         traceback.print_exc()

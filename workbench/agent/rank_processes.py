@@ -90,6 +90,10 @@ class RankProcesses:
         child = self._running[pid] = RankProcess(order.slot, pid, log)
         return child
 
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that only an agent needs."""
+        return self._oom.descriptors()
+
     def _clean_up(self) -> None:
         self._folder.remove()
         remove(self._agent_folder)
@@ -147,6 +151,10 @@ class OomWatch:
             os.lseek(self._messages, 0, os.SEEK_END)
         except OSError:
             self._messages = None
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that this object uses."""
+        return [] if self._messages is None else [self._messages]
 
     def describe(self, pid: int) -> str:
         """Return whether memory ran out when the process `pid` ended; empty if it did not."""
@@ -282,11 +290,13 @@ def _redirect(log: Path) -> None:
 
 def _run_engine(profile: Path) -> int:
     import numpy as np
+    import torch
 
     from workbench.rank.engine import Engine
 
-    # numpy chose its seed when the agent imported it; ranks must not share it
+    # they chose their seeds when the agent imported them; ranks must not share these
     np.random.seed()
+    torch.default_generator.seed()
     profile.mkdir(mode=0o700, exist_ok=True)
     home = os.path.expanduser("~")  # noqa: PTH111 - a user may have no home, which is no error here
     if not _can_write(Path(home) / ".ipython"):

@@ -20,7 +20,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from workbench.wire.detached import agent_log_tail, connect_agent, remove_folder, start_agent
+from workbench.wire.detached import (
+    Process,
+    agent_log_tail,
+    connect_agent,
+    remove_folder,
+    start_agent,
+)
 
 _END_S = 1.0
 
@@ -28,7 +34,7 @@ _END_S = 1.0
 def main() -> None:
     """Copy in both directions until either end is closed."""
     folder, stay = Path(sys.argv[1]), "stay" in sys.argv[3:]
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     first = b""
     try:
         if len(sys.argv) > 2:

@@ -31,7 +31,13 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
-from workbench.wire.detached import agent_log_tail, connect_agent, remove_folder, start_agent
+from workbench.wire.detached import (
+    Process,
+    agent_log_tail,
+    connect_agent,
+    remove_folder,
+    start_agent,
+)
 from workbench.wire.foreign_engine import TUNNEL, start_ticks
 
 _DOMAIN = "workbench"
@@ -143,7 +149,7 @@ def serve() -> int:
     return 0
 
 
-def _follow(given: _Given, process: subprocess.Popen[bytes], why: list[str]) -> None:
+def _follow(given: _Given, process: Process, why: list[str]) -> None:
     """End the agent when all of its engines have ended."""
     while any(start_ticks(pid) == began for pid, began in given["engines"]):
         time.sleep(_ENGINES_S)
@@ -152,7 +158,7 @@ def _follow(given: _Given, process: subprocess.Popen[bytes], why: list[str]) -> 
 
 
 def _connect_once(
-    tunnel: zmq.Socket[bytes], given: _Given, process: subprocess.Popen[bytes], why: list[str]
+    tunnel: zmq.Socket[bytes], given: _Given, process: Process, why: list[str]
 ) -> None:
     """Wait for a kernel, and connect it to the agent until either has closed the connection."""
     folder = Path(given["folder"])
@@ -172,7 +178,7 @@ def _connect_once(
             process.wait(_END_S)
             from workbench.wire.agent_messages import AgentEnded, encode
 
-            ended = AgentEnded(process.returncode, agent_log_tail(folder), "".join(why))
+            ended = AgentEnded(process.poll(), agent_log_tail(folder), "".join(why))
             _send(tunnel, encode(ended))
         _send(tunnel, b"")
     finally:

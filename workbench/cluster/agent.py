@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -319,7 +320,7 @@ class Agent:
             case Facts():
                 self.facts = message
             case Loaded():
-                self.loaded = message
+                self._take_loaded(message)
             case Started() | Refused():
                 if message.start != self._starts.get(message.slot, message.start):
                     return  # a report on an earlier start
@@ -335,6 +336,11 @@ class Agent:
                 in_background(lambda: self._take_end(message))
             case Exited():
                 self.ends[message.pid] = message
+
+    def _take_loaded(self, message: Loaded) -> None:
+        self.loaded = message
+        if message.pid:
+            self.hello = replace(self.hello, pid=message.pid, began=message.began)
 
     def _take_end(self, message: Exited) -> None:
         """Keep the end of a rank by a signal, with the reason if its VM was taken away."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.cluster.agent import Agent, grace_s, new_folder
-from workbench.cluster.launchers import AgentStart, create, placement, preflight
+from workbench.cluster.launchers import AgentStart, LocalLauncher, create, placement, preflight
 from workbench.cluster.options import Options
 from workbench.cluster.threads import at_once, interrupts_later
 from workbench.errors import StartFailed
@@ -20,7 +20,7 @@ from workbench.ranks import Place, Process
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.usage import Sample
 from workbench.wire.address import Address
-from workbench.wire.agent_messages import Hello, StopRanks
+from workbench.wire.agent_messages import Hello, Load, StopRanks
 from workbench.wire.detached import exit_text
 
 _PLACE = "WORKBENCH_PLACE"
@@ -63,6 +63,8 @@ class Agents:
     def __init__(self, options: Options, progress: Callable[[str], None]) -> None:
         self.options = options
         self.launcher = create(options.launcher, options.ssh_config, options.mpi_args)
+        if isinstance(self.launcher, LocalLauncher) and not options.cold:
+            self.launcher.load = Load(options.n, options.backend)
         self._progress = progress
         self.all: list[Agent] = []
         self.links: dict[int, placement.Link] = {}

@@ -70,6 +70,9 @@ class Cluster(Measurements):
         The folder for the timings of its runs; the default is `timings.runs.runs_folder`.
     record
         Whether iterations and collectives are recorded from the start; see `recording`.
+    cold
+        Whether ranks on this machine start in new processes only, instead of forks of the warm
+        process that the first start in a kernel leaves.
     **job
         A new allocation of Slurm: `partition`, `time`, `nodes`, `account`, `qos`,
         `constraint`, `cpus_per_task` and `gpus_per_task` as options of sbatch; `sbatch`,
@@ -103,6 +106,7 @@ class Cluster(Measurements):
         keep: str | float | None = None,
         runs: str | os.PathLike[str] | None = None,
         record: bool = True,
+        cold: bool = False,
         **job: Any,
     ) -> None:
         options = Options.checked(
@@ -119,6 +123,7 @@ class Cluster(Measurements):
             release_after=release_after,
             runs=None if runs is None else checked_path(runs, "runs"),
             record=record,
+            cold=cold,
             mpi_args=mpi_args,
         )
         self._set_up(options, f"{options.launcher}-{secrets.token_hex(2)}")

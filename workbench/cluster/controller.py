@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -34,15 +35,17 @@ from workbench.cluster.threads import interrupts_later
 from workbench.errors import StartFailed
 from workbench.resources.process_registry import jupyter_folder
 from workbench.safefiles import make_private_folder
+from workbench.wire import detached
 from workbench.wire.agent_messages import Attach, End, encode
 from workbench.wire.connection_file import wait_until_complete
-from workbench.wire.detached import connect, exit_text, kill_group, log_tail, start
+from workbench.wire.detached import Spawn, connect, exit_text, kill_group, log_tail, start
 from workbench.wire.kernel_socket import KernelSocket
 
+_MODULE = "workbench.cluster.controller"
 STATE_FILE = "cluster.json"
 """In the folder of a kept cluster: what another kernel needs to attach, keys included."""
 _HEART_PERIOD_MS = 200
-"""An engine is registered at its first heartbeat; ipyparallel's default is 3,000."""
+"""ipyparallel's default is 3,000; an engine that connects gets heartbeats at once."""
 _HEART_MISSES = 10**9
 """Never: a process or a VM that was suspended goes on, but ipyparallel would not use its engine
 again. Agents report when a rank has ended."""
@@ -62,22 +65,27 @@ class ControllerProcess:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: detached.Process | None = None
         self._leader: psutil.Process | None = None
         self._connection: socket.socket | None = None
         self._ready = False
 
-    def start(self, address: str, keep_s: float | None = None) -> None:
+    def start(
+        self, address: str, keep_s: float | None = None, spawn: Spawn = detached.spawn
+    ) -> None:
         """Start the controller, which listens on `address` only.
 
         It outlives this kernel by `keep_s` seconds; if that is None, it ends with the kernel.
+        `spawn` makes its process.
         """
         self._folder = new_folder()
         parent = os.getpid() if keep_s is None else 0
-        command = self._command(address, str(keep_s or 0.0), str(parent))
+        arguments = self._arguments(address, str(keep_s or 0.0), str(parent))
         try:
             with interrupts_later():  # `stop` would not end a process that is not known
-                self._process, self._connection = start(self._socket, command, self._log)
+                self._process, self._connection = start(
+                    self._socket, _MODULE, arguments, self._log, spawn
+                )
                 self._leader = psutil.Process(self._process.pid)
                 self._connection.sendall(encode(Attach("")))
         except OSError as error:
@@ -200,9 +208,8 @@ class ControllerProcess:
             return True
         return True
 
-    def _command(self, address: str, grace_s: str, parent: str) -> list[str]:
+    def _arguments(self, address: str, grace_s: str, parent: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "workbench.cluster.controller"),
             *(grace_s, parent, str(self.folder)),
             f"--profile-dir={self.folder}",
             f"--ip={address}",
@@ -253,13 +260,17 @@ def main() -> None:
     ).start()
     gc.disable()  # all that is imported is kept
     from ipyparallel import util
-    from ipyparallel.controller import app
+    from ipyparallel.controller import app, heartmonitor
     from tornado.ioloop import IOLoop
 
+    from workbench.cluster.heart_monitor import HeartMonitor
+
     gc.enable()
+    heartmonitor.HeartMonitor = HeartMonitor
+    app.time = SimpleNamespace(sleep=lambda _: None)  # 0.25 s, in which nothing else starts
     IOLoop.time = _loop_time  # type: ignore[method-assign]
     util.select_random_ports = _reserve_ports
-    app.Process = _HeartMonitor
+    app.Process = _HeartMonitorThread
     app.main()
 
 
@@ -291,7 +302,7 @@ def _reserve_ports(count: int) -> list[int]:
     return [reserved.getsockname()[1] for reserved in new]
 
 
-class _HeartMonitor(threading.Thread):
+class _HeartMonitorThread(threading.Thread):
     """Replaces the process of ipyparallel's heart monitor.
 
     No rank can join without the heart monitor, and nothing would notice if its process was killed.

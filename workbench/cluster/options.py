@@ -63,6 +63,8 @@ class Options:
         Further arguments of mpiexec.
     record
         Whether cells are recorded until `Cluster.recording` is set.
+    cold
+        Whether the start neither uses nor leaves a warm process.
     job
         The `JobRequest` of a new allocation; empty for none.
     allocation
@@ -82,6 +84,7 @@ class Options:
     launcher: str = launchers.DEFAULT
     mpi_args: tuple[str, ...] = ()
     record: bool = True
+    cold: bool = False
     job: Mapping[str, Any] = field(default_factory=dict)
     allocation: Mapping[str, Any] | None = field(default=None, repr=False)  # it may have keys
 
@@ -121,8 +124,7 @@ class Options:
         if not (isinstance(backend, str) and backend in backends.BACKENDS):
             known = " or ".join(map(repr, backends.BACKENDS))
             raise UsageError(f"backend={backend!r}: not a backend. Write {known}.")
-        if not isinstance(others.get("record", True), bool):
-            raise UsageError(f"record={others['record']!r}: not a bool. Write True or False.")
+        _check_switches(others, name)
         return cls(
             ranks, where, path, keep_s=keep_s, backend=backend, launcher=name, job=job, **others
         )
@@ -158,6 +160,17 @@ class Options:
         path = None if config is None else Path(config)
         arguments = tuple(plain["mpi_args"])
         return cls(**plain | {"hosts": where, "ssh_config": path, "mpi_args": arguments})
+
+
+def _check_switches(options: Mapping[str, Any], launcher: str) -> None:
+    for name in ("record", "cold"):
+        if not isinstance(options.get(name, False), bool):
+            raise UsageError(f"{name}={options[name]!r}: not a bool. Write True or False.")
+    if options.get("cold") and launcher != launchers.DEFAULT:
+        raise UsageError(
+            f"cold=True with launcher={launcher!r}: only ranks on this machine can start warm. "
+            "Leave it out."
+        )
 
 
 def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:

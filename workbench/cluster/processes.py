@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.cluster import warm
 from workbench.cluster.agents import Agents
 from workbench.cluster.controller import STATE_FILE, ControllerProcess
 from workbench.cluster.engines import Engines
@@ -19,6 +20,7 @@ from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import in_background
 from workbench.errors import StartFailed
 from workbench.safefiles import write_private
+from workbench.wire import detached
 from workbench.wire.completion_messages import Attributes
 from workbench.wire.profile_messages import ProfileEnded, ProfileStarted
 from workbench.wire.prompt_messages import InputRequest
@@ -104,7 +106,8 @@ class ClusterProcesses:
         self.agents.spawn()
         options = self.agents.options
         if options.hosts is None:
-            self._controller.start(engines.address, options.keep_s)
+            spawn = detached.spawn if options.cold else warm.spawner(None)
+            self._controller.start(engines.address, options.keep_s, spawn)
         # imported while the processes start, which takes longer
         from workbench.wire import Inbox
 

@@ -140,7 +140,11 @@ def start_line(given: Mapping[str, Any]) -> str | None:
             if quoted is None:
                 return None
             words += [option.flag, quoted]
-    return " ".join([*words, *(["--no-record"] if given.get("record") is False else [])])
+    if given.get("record") is False:
+        words.append("--no-record")
+    if given.get("cold"):
+        words.append("--cold")
+    return " ".join(words)
 
 
 def _quoted(text: str) -> str | None:

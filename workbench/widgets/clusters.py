@@ -31,9 +31,20 @@ def cluster_table(cluster: Cluster) -> Table:
     if cluster.message:
         title += f" ({cluster.message})"
     if cluster.state == "stopped":
-        return Table(title, _HEAD, [], ["Start one with %cluster start."])
+        return Table(title, _HEAD, [], ["Start one with %cluster start.", *_warm_process()])
     rows = [_row(info, memory.get(info.rank)) for info in cluster.ranks]
-    return Table(title, _HEAD, rows, cluster.description.splitlines())
+    return Table(title, _HEAD, rows, [*cluster.description.splitlines(), *_warm_process()])
+
+
+def _warm_process() -> list[str]:
+    """Return a line about the kernel's warm process, if there is one."""
+    from workbench.cluster import warm
+
+    size = warm.memory_bytes()
+    if size is None:
+        return []
+    shown = f"{size / 2**20:,.0f} MiB (PSS: its share of memory that ranks use too)"
+    return [f"Warm process {warm.pid()} for the next start here: {shown}."]
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:

@@ -180,12 +180,16 @@ class Loaded:
         Why it failed; empty otherwise.
     step
         What failed: ``"directory"`` or ``"import"``.
+    pid, began
+        The process in which the agent continues, as in `Hello`, if it is another one now.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
     threads: int | None = None
     error: str = ""
     step: str = ""
+    pid: int = 0
+    began: float = 0.0
 
 
 @dataclass(frozen=True)

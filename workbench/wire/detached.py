@@ -18,27 +18,71 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 import psutil
 
 PATH_BYTES = 107
 """Longest path of a Unix socket that can be used as its address (see unix(7))."""
+UNKNOWN_STATUS = -(1 << 16)
+"""The exit status of a process whose parent has ended before it, so that nobody knows it."""
 _SOCKET, _LOG = "agent.sock", "agent.log"
 _LOG_BYTES = 4096
 
 
+class Process(Protocol):
+    """A process that was started here: what is used of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Return its exit status, or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and return its exit status."""
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+
+
+class Spawn(Protocol):
+    """Starts ``python -m MODULE ARGUMENTS`` in its own session, with these descriptors."""
+
+    def __call__(self, module: str, arguments: list[str], server: int, output: int) -> Process:
+        """Start it with `server` as standard input; raise `OSError` if that is not possible."""
+
+
+def spawn(
+    module: str, arguments: list[str], server: int, output: int, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a new interpreter; see `Spawn`. `options` are further ones of `subprocess.Popen`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=server,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        **options,
+    )
+
+
 def start(
-    path: Path, program: list[str], log: Path
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a program in its own session; return the process and a connection to it.
+    path: Path, module: str, arguments: list[str], log: Path, spawn: Spawn = spawn
+) -> tuple[Process, socket.socket]:
+    """Run a module in a process in its own session; return the process and a connection to it.
 
     Parameters
     ----------
     path
         Path of its socket, in a folder that only this user can read.
+    module, arguments
+        As in ``python -m MODULE ARGUMENTS``.
     log
         File for its standard output and error.
+    spawn
+        How the process is made.
 
     Raises
     ------
@@ -51,9 +95,7 @@ def start(
             server.bind(address)
         server.listen(8)
         try:
-            process = subprocess.Popen(
-                program, stdin=server.fileno(), stdout=output, stderr=output, start_new_session=True
-            )
+            process = spawn(module, arguments, server.fileno(), output.fileno())
             return process, connect(path)
         except OSError:
             path.unlink()
@@ -116,6 +158,8 @@ def kill_group(leader: psutil.Process) -> None:
 
 def exit_text(code: int) -> str:
     """Return an exit status in words, such as ``"was killed by SIGKILL"``."""
+    if code == UNKNOWN_STATUS:
+        return "is gone"
     if code >= 0:
         return f"ended with exit status {code}"
     try:
@@ -125,8 +169,12 @@ def exit_text(code: int) -> str:
 
 
 def start_agent(
-    folder: Path, grace_s: float, parent: int | None = None, first_s: float | None = None
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    folder: Path,
+    grace_s: float,
+    parent: int | None = None,
+    first_s: float | None = None,
+    spawn: Spawn = spawn,
+) -> tuple[Process, socket.socket]:
     """Create an agent's folder and start the agent; return the process and a connection.
 
     Parameters
@@ -137,6 +185,8 @@ def start_agent(
         Process id of this process, if the agent must end with it.
     first_s
         As in `workbench.wire.kernel_socket.KernelSocket`.
+    spawn
+        As in `start`.
 
     Raises
     ------
@@ -144,10 +194,9 @@ def start_agent(
         It cannot be started.
     """
     folder.mkdir(mode=0o700)
-    program = [sys.executable, "-m", "workbench.agent.program", str(grace_s)]
-    program += [str(parent or 0), *([] if first_s is None else [str(first_s)])]
+    arguments = [str(grace_s), str(parent or 0), *([] if first_s is None else [str(first_s)])]
     try:
-        return start(folder / _SOCKET, program, folder / _LOG)
+        return start(folder / _SOCKET, "workbench.agent.program", arguments, folder / _LOG, spawn)
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -21,6 +21,36 @@ _MOST_FIRST_BYTES = 1 << 16
 _FIRST_S = 60.0
 
 
+class _Parent:
+    """The kernel with which this process must end; it need not be the parent in the system's sense.
+
+    Attributes
+    ----------
+    descriptor
+        Is readable when the kernel has ended; None if there is no kernel, or before Linux 5.3.
+    ended
+        Whether the kernel is known to have ended.
+    """
+
+    def __init__(self, pid: int | None) -> None:
+        self._pid = pid
+        self.descriptor: int | None = None
+        self.ended = False
+        if pid is not None:
+            try:
+                self.descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self.ended = True
+            except OSError:  # this system cannot; the kernel is then the parent
+                self.descriptor = None
+
+    def has_ended(self) -> bool:
+        """Return whether the kernel has ended."""
+        if self._pid is None or self.descriptor is not None:
+            return self.ended
+        return self.ended or os.getppid() != self._pid
+
+
 class KernelSocket:
     """Accepts kernels at the listening socket that `workbench.wire.detached` passed as stdin.
 
@@ -32,7 +62,8 @@ class KernelSocket:
     grace_s
         The process must end after so many seconds without a kernel.
     parent
-        Process id of its parent, the kernel, if it must end together with it.
+        Process id of the kernel, if the process must end together with it. The kernel is its
+        parent, or the parent of the warm process that has forked it.
     first_s
         The process must end after so many seconds if no kernel has attached yet: the start of
         which it is a part has failed. None if the kernel has connected before: `grace_s`, and
@@ -57,7 +88,6 @@ class KernelSocket:
         self.silence_s = float("inf")
         self._grace_s = grace_s
         self._limit_s = min(grace_s, _FIRST_S) if first_s is None else first_s
-        self._parent = parent
         self._client: socket.socket | None = None
         self._newcomers: dict[socket.socket, MessageReader] = {}
         self._reader = MessageReader()
@@ -65,6 +95,9 @@ class KernelSocket:
         """When the latest message arrived; without a client, when the latest one disconnected."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
+        self._parent = _Parent(parent)
+        if self._parent.descriptor is not None:
+            self._selector.register(self._parent.descriptor, selectors.EVENT_READ)
 
     def wake_by(self, descriptor: int) -> None:
         """Let bytes in this pipe end the wait of `receive`, which discards them."""
@@ -76,6 +109,8 @@ class KernelSocket:
         for key, _ in self._selector.select(wait_s):
             if key.fileobj is self._server:
                 self._accept()
+            elif key.fileobj == self._parent.descriptor:
+                self._parent.ended = True
             elif isinstance(key.fileobj, int):
                 os.read(key.fileobj, 4096)
             elif key.fileobj in self._newcomers:
@@ -101,7 +136,7 @@ class KernelSocket:
     @property
     def abandoned(self) -> bool:
         """Whether no kernel was attached for the grace period, or the parent has ended."""
-        if self._parent is not None and os.getppid() != self._parent:
+        if self._parent.has_ended():
             return True
         if self._client is not None or self._newcomers:  # one of them may be about to attach
             return False
@@ -112,7 +147,10 @@ class KernelSocket:
         sockets = [self._server, *self._newcomers]
         if self._client is not None:
             sockets.append(self._client)
-        return [*(one.fileno() for one in sockets), self._selector.fileno()]
+        descriptors = [*(one.fileno() for one in sockets), self._selector.fileno()]
+        if self._parent.descriptor is not None:
+            descriptors.append(self._parent.descriptor)
+        return descriptors
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):

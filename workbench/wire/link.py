@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,13 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from workbench.errors import WireError
 from workbench.wire.address import Address as Address
-from workbench.wire.message import Message, encoded
+from workbench.wire.message import Encoder, Message
 from workbench.wire.socket_thread import SocketThread
 
 _SEND_MS = 200
 """How long a thread waits to send before it checks whether its socket is being closed."""
+_NO_MEMORY_S = 5.0
+"""For how long a message is kept for which a cell has left no memory."""
 _DOMAIN = "workbench"
 _AT_ONCE = 100
 _MANY_PEERS = 16
@@ -216,8 +218,9 @@ class Outbox(SocketThread):
         self._socket.sndtimeo = _SEND_MS
         address.connect(self._socket)
         self._queue: deque[Callable[[], list[Message]]] = deque()
-        self._encoded: Iterator[list[bytes]] | None = None
-        """The messages of the first in the queue that have not been sent."""
+        self._encoder: Encoder | None = None
+        """Has the messages of the first in the queue that have not been sent."""
+        self._no_memory_since: float | None = None
         self._frames: list[bytes] = []
         """The rest of the message that is being sent."""
         self._awake = False
@@ -287,15 +290,33 @@ class Outbox(SocketThread):
                 del self._frames[0]
         return True
 
+    def _next_frames(self, encoder: Encoder) -> list[bytes]:
+        """Return the next message; without memory, raise a MemoryError for some time.
+
+        The thread tries again after it. Then messages are dropped until there is memory for one,
+        so that those that need less are sent.
+        """
+        since = self._no_memory_since
+        try:
+            last_attempt = since is not None and time.monotonic() - since > _NO_MEMORY_S
+            frames = encoder.next(last_attempt=last_attempt)
+        except MemoryError:
+            if since is None:
+                self._no_memory_since = time.monotonic()
+            raise
+        if frames:
+            self._no_memory_since = None
+        return frames
+
     def _drain(self) -> None:
         """Send what is queued, from where a MemoryError has ended the previous call."""
         while self._queue:
-            if self._encoded is None:
-                self._encoded = encoded(self._queue[0])
-            self._frames = self._frames or next(self._encoded, [])
+            if self._encoder is None:
+                self._encoder = Encoder(self._queue[0])
+            self._frames = self._frames or self._next_frames(self._encoder)
             if not self._frames:
                 # removed only now: for `flush` an empty queue means that ZeroMQ has everything
                 self._queue.popleft()
-                self._encoded = None
+                self._encoder = None
             elif not self._sends():
                 return

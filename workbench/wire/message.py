@@ -11,15 +11,16 @@ import json
 import math
 import operator
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from workbench.errors import WireError
 
+_T = TypeVar("_T")
 VERSION = 2
 """Increased with every change that the other end cannot read."""
 _HEADER_FRAMES = 3
@@ -200,22 +201,58 @@ def _plain(value: Any) -> Any:
     return vars(value) if is_dataclass(value) else operator.index(value)
 
 
-def encoded(make: Callable[[], list[Message]]) -> Iterator[list[bytes]]:
-    """Encode the messages that `make` returns, without those that fail."""
+class Encoder:
+    """Encodes the messages that a function returns, without those that fail.
+
+    Parameters
+    ----------
+    make
+        The function; it is called again if it raised a MemoryError, and must not have removed
+        anything from elsewhere then.
+    """
+
+    def __init__(self, make: Callable[[], list[Message]]) -> None:
+        self._make = make
+        self._messages: list[Message] | None = None
+        self._encoded = 0
+
+    def next(self, *, last_attempt: bool = False) -> list[bytes]:
+        """Return the frames of the next message, or an empty list after the last one.
+
+        Parameters
+        ----------
+        last_attempt
+            Omit a message for which there is no memory, like one that cannot be encoded.
+
+        Raises
+        ------
+        MemoryError
+            There is no memory for the next message, and it is not the last attempt. Nothing was
+            omitted: another call returns the frames if there is memory then.
+        """
+        if self._messages is None:
+            self._messages = _result(self._make, last_attempt) or []
+        while self._encoded < len(self._messages):
+            frames = _result(self._messages[self._encoded].encode, last_attempt)
+            self._encoded += 1
+            if frames is not None:
+                return frames
+        return []
+
+
+def _result(function: Callable[[], _T], last_attempt: bool) -> _T | None:
+    """Return the result, or None after an error, because one must not end the sender's thread."""
     try:
-        messages = make()
-    except Exception:  # noqa: BLE001 - one failing function must not stop the others
+        return function()
+    except MemoryError:
+        if not last_attempt:
+            raise
         _print_error()
-        return
-    for message in messages:
-        try:
-            frames = message.encode()
-        except Exception:  # noqa: BLE001 - such as no memory: one message must not end the thread
-            _print_error()
-        else:
-            yield frames
+    except Exception:  # noqa: BLE001 - of a user's value
+        _print_error()
+    return None
 
 
 def _print_error() -> None:
-    with suppress(MemoryError):  # it would end the generator, and lose the other messages
+    with suppress(MemoryError):  # there may be none for the text
         traceback.print_exc()

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from timers import FAR_S, SOON_S, InThread, eventually
+from timers import FAR_S, InThread, eventually
 
 import workbench as wb
 from workbench.agent.record_stream import NAME
@@ -53,22 +53,32 @@ def test_a_cell_that_still_runs_is_waited_for(attach, capsys):
     assert len(cluster.timings) == 18
 
 
-@pytest.mark.parametrize("step", ["shutdown_ring", "join", "init_ring"])
+CHANGES = {
+    "more": ("cluster.resize(3)", [0, 10, None]),
+    "fewer": ("cluster.resize(1)", [0]),
+    "replaced": ("cluster.restart([0])", [None, 10]),
+}
+USUAL_CHANGES = {("more", "shutdown_ring"), ("fewer", "init_ring"), ("replaced", "join")}
+"""Each change and each step once; `make soak` has every pair."""
+
+
 @pytest.mark.parametrize(
-    ("change", "kept"),
+    ("change", "kept", "step"),
     [
-        ("cluster.resize(3)", [0, 10, None]),
-        ("cluster.resize(1)", [0]),
-        ("cluster.restart([0])", [None, 10]),
+        pytest.param(
+            *CHANGES[name],
+            step,
+            id=f"{name}-{step}",
+            marks=[] if (name, step) in USUAL_CHANGES else pytest.mark.soak,
+        )
+        for name in CHANGES
+        for step in ("shutdown_ring", "join", "init_ring")
     ],
-    ids=["more", "fewer", "replaced"],
 )
 def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kept):
     """That is reported at once; the remaining ranks have their variables, and no other is left."""
     _, pids = kernel(IN_A_CHANGE.format(step=step, change=change))
-    began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < SOON_S
     assert cluster.state == "failed"
     with pytest.raises(ClusterStopped, match=rf"kernel ended before .* resize -n {len(kept)},"):
         quiet(cluster, "1")
@@ -91,14 +101,14 @@ def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kep
     assert eventually(lambda: {c.pid for c in agent.children() if c.name() != NAME} == {*ranks})
 
 
-@pytest.mark.parametrize("step", ["shutdown_ring", "init_ring"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("shutdown_ring", marks=pytest.mark.soak), "init_ring"]
+)
 def test_a_ring_that_no_kernel_has_formed(attach, step):
     """A cell has failed and the ring was being rebuilt: it is, and variables are kept."""
     fails = "cluster.run('1 / rank; hvd.allreduce(torch.ones(1))', sink=TextSink())"
     kernel(IN_A_CHANGE.format(step=step, change=fails))
-    began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < SOON_S
     assert cluster.state == "ready"
     total = quiet(cluster, "hvd.allreduce(torch.ones(1), op=hvd.Sum).item()").values
     assert total == {0: 2.0, 1: 2.0}
@@ -130,7 +140,7 @@ def test_a_kept_cluster_whose_disk_is_full(runtime, attach, monkeypatch):
         assert cluster["kept"] == [0]
 
 
-@pytest.mark.parametrize("lines", [50_000, 200_000])
+@pytest.mark.parametrize("lines", [40_000, pytest.param(200_000, marks=pytest.mark.soak)])
 def test_a_flood_goes_on_without_its_kernel(attach, lines):
     """Ranks that print without end wait neither for the kernel that died nor for the next."""
     source = f"time.sleep(1)\nfor at in range({lines}): print(at)\nlate = rank"
@@ -270,6 +280,7 @@ def test_a_damaged_state_file_of_a_cluster_that_runs(runtime, attach):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.soak
 def test_a_kernel_attaches_to_ranks_on_vms(attach):
     """The same over ssh: the connections outlive the kernel too."""
     with vms(2) as machines:
@@ -286,7 +297,13 @@ def test_a_kernel_attaches_to_ranks_on_vms(attach):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("cell", ["", "import time; time.sleep(3)\nhvd.allreduce(torch.ones(1))"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param("", id="no cell", marks=pytest.mark.soak),
+        pytest.param("import time; time.sleep(3)\nhvd.allreduce(torch.ones(1))", id="a cell"),
+    ],
+)
 def test_a_vm_that_went_meanwhile_is_lost(attach, cell):
     """The kernel attaches without it, what waits for its rank is freed, and the rest continues."""
     then = IN_A_CELL.format(source=cell) if cell else KILLED
@@ -307,6 +324,7 @@ def test_a_vm_that_went_meanwhile_is_lost(attach, cell):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.soak
 def test_a_vm_that_answers_late_is_waited_for(attach):
     """It has `keep` seconds: longer than a kernel that trains waits for a reconnect."""
     with vms(2) as machines:

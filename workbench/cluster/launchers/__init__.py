@@ -32,8 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
+from workbench.cluster import warm
 from workbench.errors import StartFailed
 from workbench.hosts import Host
+from workbench.wire import detached
+from workbench.wire.agent_messages import Load
 from workbench.wire.detached import connect_agent, exit_text, open_log, start_agent
 
 LAUNCHERS = {
@@ -93,7 +96,7 @@ class Connection:
     """
 
     socket: socket.socket
-    process: subprocess.Popen[bytes] | None = None
+    process: detached.Process | None = None
     log: IO[bytes] | None = None
 
     def said(self) -> list[str]:
@@ -269,12 +272,22 @@ def python_failure(code: int | None, said: str, python: str) -> tuple[str, str] 
 
 
 class LocalLauncher(Launcher):
-    """Starts the agent of this machine; it ends with this process unless it is kept."""
+    """Starts the agent of this machine; it ends with this process unless it is kept.
+
+    Attributes
+    ----------
+    load
+        What the agent will be told to load, if the kernel's warm process may be used.
+    """
+
+    load: Load | None = None
 
     def start(self, _: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
         """See `Launcher`."""
         try:
-            process, client = start_agent(folder, grace_s, None if keep else os.getpid())
+            parent = None if keep else os.getpid()
+            spawn = detached.spawn if self.load is None else warm.spawner(self.load)
+            process, client = start_agent(folder, grace_s, parent, spawn=spawn)
         except OSError as error:
             raise refused_start(error) from error
         return Connection(client, process, open_log(folder))

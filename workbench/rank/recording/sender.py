@@ -24,6 +24,8 @@ LIMIT = 10_000
 """Most iterations that are kept while the kernel does not receive them."""
 _TOGETHER = 64
 """Most iterations that are packed together."""
+_MEMORY_BYTES = 1 << 18
+"""Must be free before iterations are packed."""
 _FLUSH_S = 2.0
 _POLL_S = 0.01
 
@@ -119,8 +121,15 @@ class RecordChannel:
             self._outbox.send_later(self._take)
 
     def _take(self) -> list[Message]:
-        """Return the messages for iterations that are ready, in the outbox's thread."""
+        """Return the messages for iterations that are ready, in the outbox's thread.
+
+        Raises
+        ------
+        MemoryError
+            A cell uses all memory. Nothing was removed: it is sent when there is memory again.
+        """
         self._asked = False
+        bytearray(_MEMORY_BYTES)  # what is removed below would be lost without memory
         messages: list[Message] = []
         records: list[bytes] = []
         for items in self._runs():

@@ -1,0 +1,348 @@
+"""The warm process of this kernel, from which later starts on this machine are forked.
+
+The first agent that this kernel starts leaves it (`workbench.agent.warm`). A start that finds it
+usable needs neither a new interpreter nor the imports of PyTorch and the backend. If anything
+differs from the start that has left it, if it does not answer, or if it has ended, a start is as
+the first one, and leaves another warm process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workbench.cluster.threads import in_background, io_loop
+from workbench.wire import detached
+from workbench.wire.agent_messages import Load
+from workbench.wire.detached import UNKNOWN_STATUS, Process, Spawn
+from workbench.wire.warm_messages import PACKET_BYTES, Ended, Fork, Settings, Warm, decode, encode
+
+IDLE_VARIABLE = "GRADIENT_WORKBENCH_WARM"
+"""The environment variable with the idle time, or ``off``."""
+_IDLE = "10m"
+_OFF = "off"
+_ANSWER_S = 3.0
+"""How long the warm process may take to fork, on a busy machine."""
+_REPORT_S = 0.5
+"""How long it may take to report how a process has ended."""
+_POLL_S = 0.01
+_UNREAD = re.compile(r"GRADIENT_WORKBENCH_\w*|PYTEST_CURRENT_TEST")
+"""Environment variables that nothing reads while it is loaded: forks get their new values."""
+_MODULES = ["workbench.cluster.controller", "ipyparallel.controller.app"]
+"""What forks of the warm process load besides what agents and ranks do."""
+_SAME_STATUS = re.compile(
+    r"^(?:Umask|[UG]id|Groups|Cap\w+|NoNewPrivs|Seccomp|(?:Cpus|Mems)_allowed_list):.*$",
+    re.MULTILINE,
+)
+"""Lines of /proc/PID/status about what a process hands on to those that it starts."""
+_IGNORED_SIGNALS = re.compile(r"^SigIgn:\s*([\da-f]+)$", re.MULTILINE)
+
+_lock = threading.Lock()
+_current: WarmProcess | None = None
+
+
+def spawner(load: Load | None) -> Spawn:
+    """Return how a process of a start on this machine is made.
+
+    Parameters
+    ----------
+    load
+        What the process will be told to load, if it is an agent, which can leave a warm process.
+    """
+    return partial(_spawn, load)
+
+
+def memory_bytes() -> int | None:
+    """Return the memory of the warm process; None if there is none.
+
+    Memory that it shares with ranks counts for each in proportion (PSS), so that the sum of all
+    processes is what they use together.
+    """
+    warm = _usable()
+    if warm is None or warm.agent is None:
+        return None
+    try:
+        text = Path(f"/proc/{warm.process.pid}/smaps_rollup").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^Pss:\s*(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) << 10 if found else None
+
+
+def pid() -> int | None:
+    """Return the process id of the warm process; None if there is none."""
+    warm = _usable()
+    return None if warm is None or warm.agent is None else warm.process.pid
+
+
+def end() -> None:
+    """End the warm process, if there is one; the processes that it has forked go on."""
+    global _current
+    with _lock:
+        warm, _current = _usable(), None
+        if warm is not None and warm.agent is not None:
+            warm.end()
+
+
+def _usable() -> WarmProcess | None:
+    """Return the warm process of this kernel, not that of a process of which this is a fork."""
+    warm = _current
+    return warm if warm is not None and warm.owner == os.getpid() and not warm.ended else None
+
+
+def _spawn(
+    load: Load | None, module: str, arguments: list[str], server: int, output: int
+) -> Process:
+    global _current  # noqa: PLW0603 - a kernel has one warm process
+    idle_s = _idle_s()
+    with _lock:
+        conditions = _conditions() if idle_s is not None else None
+        warm = _usable()
+        if warm is not None and warm.agent is not None:
+            if conditions is not None and idle_s is not None and warm.is_current(conditions):
+                fork = Fork(module, arguments, idle_s, warm.changes(), load)
+                if (process := warm.fork(fork, server, output)) is not None:
+                    return process
+            warm.end()
+            warm = None
+        if load is None or conditions is None or warm is not None:
+            return detached.spawn(module, arguments, server, output)
+        _current = WarmProcess(module, arguments, server, output, conditions, idle_s or 0.0)
+        return ForkedProcess(_current, None)
+
+
+class WarmProcess:
+    """A process that is the agent of a start until it has loaded everything, and then warm.
+
+    Attributes
+    ----------
+    owner
+        The process id of the kernel.
+    agent
+        The process in which that agent continues; None before.
+    ended
+        Whether it has ended, or can no longer be reached.
+    codes
+        The exit statuses of the processes that it has forked, by process id.
+
+    Raises
+    ------
+    OSError
+        It cannot be started.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: list[str],
+        server: int,
+        output: int,
+        conditions: dict[str, Any],
+        idle_s: float,
+    ) -> None:
+        self.owner = os.getpid()
+        self.agent: Forked | None = None
+        self.ended = False
+        self.codes: dict[int, int] = {}
+        self._conditions = conditions
+        self._environment = dict(os.environ)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, contextlib.ExitStack() as failed:
+            failed.callback(ours.close)
+            ours.send(encode(Settings(self.owner, idle_s, _MODULES)))
+            descriptor = theirs.fileno()
+            warm = [*arguments, "--warm", str(descriptor)]
+            self.process = detached.spawn(module, warm, server, output, pass_fds=[descriptor])
+            failed.pop_all()
+        ours.setblocking(False)
+        self._channel = ours
+        io_loop().call_soon_threadsafe(io_loop().add_reader, ours, self._receive)
+
+    def is_current(self, conditions: dict[str, Any]) -> bool:
+        """Return whether a new process would start under the same conditions as this one did."""
+        return conditions == self._conditions
+
+    def changes(self) -> dict[str, str | None]:
+        """Return the environment variables that have changed, with their values now."""
+        names = self._environment.keys() | os.environ.keys()
+        return {
+            name: os.environ.get(name)
+            for name in names
+            if os.environ.get(name) != self._environment.get(name)
+        }
+
+    def fork(self, fork: Fork, server: int, output: int) -> Process | None:
+        """Return a process that it has forked; None if it has not, for whatever reason."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            try:
+                with theirs:
+                    descriptors = [server, output, theirs.fileno()]
+                    socket.send_fds(self._channel, [encode(fork)], descriptors)
+                ours.settimeout(_ANSWER_S)
+                forked = Forked(int(ours.recv(32)))
+                ours.sendall(b"x")  # it ends without this, so that there are never two
+            except (OSError, ValueError):
+                return None
+        return ForkedProcess(self, forked)
+
+    def end(self) -> None:
+        """End it, also if it is stopped or stuck."""
+        self.ended = True
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_ANSWER_S)
+
+    def _receive(self) -> None:
+        """Take a message, in the I/O thread."""
+        try:
+            packet = self._channel.recv(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self.ended = True
+            io_loop().remove_reader(self._channel)
+            self._channel.close()
+            in_background(self.process.wait)
+            return
+        message = decode(packet)
+        if isinstance(message, Ended):
+            self.codes[message.pid] = message.code
+        elif isinstance(message, Warm):
+            self.agent = Forked(message.pid, message.began)
+
+
+class Forked:
+    """The identity of a forked process, whose id may be used again after its end."""
+
+    def __init__(self, pid: int, began: float | None = None) -> None:
+        self.pid = pid
+        self._process: psutil.Process | None = None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if began is None or process.create_time() == began:
+                self._process = process
+
+    def runs(self) -> bool:
+        """Return whether it runs; one that has ended may not have been reaped."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = self._process
+            if process is not None and process.is_running():
+                return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return False
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it runs."""
+        if self._process is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._process.kill()
+
+
+class ForkedProcess:
+    """A process that the warm process has forked, used like a `subprocess.Popen`.
+
+    Parameters
+    ----------
+    warm
+        The warm process, which reports how this one ends.
+    forked
+        None for the agent that the warm process is itself, until it is warm.
+    """
+
+    def __init__(self, warm: WarmProcess, forked: Forked | None) -> None:
+        self._warm = warm
+        self._forked = forked
+        self._ended: float | None = None
+        """When this was first seen to have ended, without a report."""
+
+    @property
+    def _now(self) -> Forked | None:
+        return self._forked or self._warm.agent
+
+    @property
+    def pid(self) -> int:
+        """See `Process`."""
+        forked = self._now
+        return self._warm.process.pid if forked is None else forked.pid
+
+    def poll(self) -> int | None:
+        """See `Process`."""
+        forked = self._now
+        if forked is None:
+            return self._warm.process.poll()
+        code = self._warm.codes.get(forked.pid)
+        if code is not None or forked.runs():
+            return code
+        self._ended = self._ended or time.monotonic()
+        return None if time.monotonic() - self._ended < _REPORT_S else UNKNOWN_STATUS
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Process`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(_POLL_S)
+        return code
+
+    def kill(self) -> None:
+        """See `Process`."""
+        forked = self._now
+        if forked is None:
+            self._warm.process.kill()
+        else:
+            forked.kill()
+
+
+def _idle_s() -> float | None:
+    """Return how long a warm process waits for a start; None for no warm process."""
+    from workbench.cluster.options import parse_duration
+
+    text = os.environ.get(IDLE_VARIABLE) or _IDLE
+    return None if text == _OFF else parse_duration(text, IDLE_VARIABLE)
+
+
+def _conditions() -> dict[str, Any] | None:
+    """Return what a process that starts now inherits, and what its imports depend on.
+
+    None if that cannot be read; then no warm process is used or left.
+    """
+    try:
+        status = Path("/proc/thread-self/status").read_text()
+        folder = Path.cwd()
+        about = folder.stat()
+        ignored = _IGNORED_SIGNALS.search(status)
+        return {
+            "environment": _relevant(os.environ),
+            "python": sys.executable,
+            "folder": (str(folder), about.st_dev, about.st_ino),
+            "status": _SAME_STATUS.findall(status),
+            # the kernel ignores SIGINT between two cells; ranks have a handler of their own
+            "ignored": int(ignored[1], 16) & ~(1 << (signal.SIGINT - 1)) if ignored else 0,
+            "limits": Path("/proc/self/limits").read_text(),
+            "groups": Path("/proc/self/cgroup").read_text(),
+            "priority": os.getpriority(os.PRIO_PROCESS, 0),
+            "policy": os.sched_getscheduler(0),
+        }
+    except OSError:
+        return None
+
+
+def _relevant(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environment.items() if not _UNREAD.fullmatch(name)}
