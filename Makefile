@@ -39,7 +39,7 @@ FRONTEND := $(shell find labextension/src labextension/style labextension/script
 HOROVOD_BUILD := $(shell find workbench/horovod_build -name '*.py' -o -name '*.cc' -o -name '*.h')
 LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help demo lab test check lint docs bench faults fuzz soak truth audit dist matrix clean
+.PHONY: help demo lab test check lint docs bench faults fuzz soak truth audit dist matrix pictures clean
 
 help:  ## say what there is
 	@echo "make TARGET, of:"
@@ -99,6 +99,11 @@ faults: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## play random fa
 truth: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## compare all figures with independent measurements, write docs/proof/truth.md
 	@echo "==> figures against independent measurements (10 minutes, on a quiet machine, as root on Linux)"
 	@$(BIN)/python -m tests.truth
+
+pictures: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## take pictures of what the browser tests see, into build/pictures
+	@echo "==> browser tests, with pictures for people to judge (some minutes)"
+	@SCREENSHOTS=$(CURDIR)/build/pictures $(BIN)/python -m pytest -q tests/browser
+	@echo "    build/pictures"
 
 dist: $(STAMPS)/frontend $(STAMPS)/dev  ## build the packages for notebooks and for VMs into dist/
 	@rm -rf dist

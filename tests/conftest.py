@@ -15,10 +15,12 @@ from leftovers import END_S, Leftovers, waited_for_threads
 from timers import LIMITS_FACTOR, InThread, eventually
 
 import workbench as wb
+from workbench.cluster import warm
 from workbench.cluster.backends import horovod
 
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
+BROWSER = Path(__file__).parent / "browser"  # its tests share a browser, a server and trainings
 LEFTOVERS = pytest.StashKey[Leftovers]()
 MARKERS = pytest.StashKey[dict[str, set[str]]]()  # of all tests, also of deselected ones
 SLOW_FOLDERS = (
@@ -37,6 +39,27 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("timeout", None) is None:
         config.option.timeout = float(config.getini("timeout")) * LIMITS_FACTOR
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Send all tests of a file to one process, and all browser tests to one too.
+
+    Files start in the order of the collection: the browser tests are first, since they take
+    longest. Marks of ``--dist loadgroup`` would do the same, but they change the names of tests.
+    """
+    if config.getvalue("dist") not in {"loadfile", "loadgroup"}:
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    browser = BROWSER.relative_to(config.rootpath).as_posix()
+
+    class OneBrowser(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return browser if nodeid.startswith(f"{browser}/") else super()._split_scope(nodeid)
+
+    return OneBrowser(config, log)
 
 
 def runs_tests(config):
@@ -76,13 +99,11 @@ def note(config, event, nodeid):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Log each test's begin and end, and note what it has left behind."""
-    group = item.get_closest_marker("xdist_group")
-    name = item.nodeid.removesuffix(f"@{group.args[0]}") if group else item.nodeid
-    item.user_properties.append(("test", name))  # for `.ci/python-tests`
-    note(item.config, "begin", name)
+    item.user_properties.append(("test", item.nodeid))  # for `.ci/python-tests`
+    note(item.config, "begin", item.nodeid)
     result = yield
-    item.session.stash[LEFTOVERS].observe(name)
-    note(item.config, "end", name)
+    item.session.stash[LEFTOVERS].observe(item.nodeid)
+    note(item.config, "end", item.nodeid)
     return result
 
 
@@ -92,6 +113,13 @@ def nothing_is_left(request):
     yield
     remaining = request.session.stash[LEFTOVERS].remaining()
     assert not remaining, "tests have left behind:\n" + "\n".join(remaining)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_process(nothing_is_left):
+    """End the warm process, which serves all tests of this process."""
+    yield
+    warm.end()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -243,11 +271,11 @@ def renew(cluster):
 
 
 def pytest_collection_modifyitems(session, items):
-    """Have the files that share the cluster one after another; mark slow tests."""
+    """Put browser tests first, as they take longest, then the users of the cluster; mark tests."""
     slow = {Path(__file__).parent / folder for folder in SLOW_FOLDERS}
     users = {item.path for item in items if "shared_cluster" in item.fixturenames}
     session.stash[USERS] = users
-    items.sort(key=lambda item: item.path not in users)
+    items.sort(key=lambda item: (BROWSER not in item.path.parents, item.path not in users))
     for item in items:
         if "shared_cluster" in item.fixturenames or slow.intersection(item.path.parents):
             item.add_marker("slow")

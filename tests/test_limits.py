@@ -8,6 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import canary
 import psutil
 import pytest
 from timers import BUILD_S, FAR_S, LIMITS_FACTOR, PROCESS_S, InThread, within
@@ -44,6 +45,25 @@ def test_what_is_inside_ends_first():
     seconds = [float(text) for text in names[2].split(",")]
     assert longest_s < max(seconds)
     assert sum(seconds) + lint_s + typescript_s < total_s
+
+
+def test_the_steps_of_the_canary_end_before_it(tmp_path):
+    phases = (ROOT / ".ci/python-tests").read_text()
+    seconds = float(re.search(r"^CANARY_S, .* = (\d+), ", phases, re.MULTILINE)[1])
+    for sequence in (canary.Cluster(), canary.Page(tmp_path)):
+        assert sum(step.limit_s for step in sequence.steps) + canary.END_S < seconds
+
+
+def test_the_canary_names_the_steps_that_failed():
+    """At their limits, a hundredth of what they are otherwise; it then ends all processes."""
+    finished = subprocess.run(
+        [sys.executable, ROOT / "tests/canary.py"], capture_output=True, text=True, check=False,
+        env=os.environ | {"TEST_LIMITS_FACTOR": "0.01"}, timeout=PROCESS_S,
+    )  # fmt: skip
+    assert finished.returncode == 1
+    for step in ("start two ranks", "start JupyterLab"):
+        assert f"canary: FAILED: {step}\nIt has not ended after 0." in finished.stdout
+    assert "in start\n" in finished.stdout
 
 
 def limit(seconds, source, *options, **environment):

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clusters import children, gone, quiet
-from timers import SOON_S, eventually, later
+from timers import eventually, later
 from vm_sets import vms
 
 import workbench as wb
@@ -176,11 +176,9 @@ def killed(cluster, why):
 def test_a_vm_that_stays_away_is_lost(cluster, machines):
     """After the time in which a connection is tried again, with its reason."""
     machines.cut("vm2")
-    began = time.monotonic()
     try:
         with pytest.raises((RanksFailed, ClusterStopped), match="vm2 does not answer any more"):
             quiet(cluster, f"while True: {TOTAL}", timeout=100)
-        assert time.monotonic() - began < SOON_S
     finally:
         machines.mend("vm2")
 

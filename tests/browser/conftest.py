@@ -12,7 +12,9 @@ from playwright.sync_api import expect, sync_playwright
 
 from workbench.testbed import vms, why_not
 
-from .pages import SLOWEST_MS, Lab
+from .material import ENDLESS, TRAINS, training_cells, write_notebook
+from .pages import LONG_MS, SLOWEST_MS, Lab
+from .pictures import Pictures
 from .server import LabServer
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -28,13 +30,30 @@ QUIET = (
 )
 
 
+FILE = NOTEBOOKS / "examples/vm1-topology.xml"
+
+
 def pytest_collection_modifyitems(items):
+    """Mark the tests of this folder; put those of the shared training last, its end at the end.
+
+    It runs during few other tests then, from which it takes a part of the cores.
+    """
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if is_here(item):
             item.add_marker(pytest.mark.browser)
+    items.sort(key=lambda item: is_here(item) and training_order(item))
 
 
-@pytest.fixture
+def is_here(item):
+    return Path(__file__).parent in item.path.parents
+
+
+def training_order(item):
+    """0 without the training, 1 while it runs, 2 after its end."""
+    return 2 if "ended_training" in item.fixturenames else "training" in item.fixturenames
+
+
+@pytest.fixture(scope="package")
 def machines():
     """Two VMs: network namespaces with a real sshd."""
     if why_not() is not None:
@@ -82,49 +101,98 @@ def server(browser, tmp_path_factory):
 
 
 @pytest.fixture(scope="package")
-def profile(browser):
-    """Make a browser profile for each Lab; its pages share a cache of what they load."""
+def open_page(browser):
+    """Open pages; those of one Lab share a profile, and so a cache of what they load."""
     profiles = {}
 
-    def of(server):
+    def page(server, width=1280, height=900):
         if server.url not in profiles:
             profiles[server.url] = browser.new_context()
             profiles[server.url].set_default_timeout(SLOWEST_MS)
-        return profiles[server.url]
+        page = profiles[server.url].new_page()
+        page.set_viewport_size({"width": width, "height": height})
+        return Lab(page, server, secrets.token_hex(4))
 
-    yield of
+    yield page
     for context in profiles.values():
         context.close()
 
 
 @pytest.fixture(scope="module")
-def new_lab(profile):
-    """Make pages, each in a workspace of its own."""
-    pages = []
+def new_lab(open_page):
+    """Make pages for one file, each in a workspace of its own."""
+    labs = []
 
-    def make(server, width=1280, height=900):
-        page = profile(server).new_page()
-        page.set_viewport_size({"width": width, "height": height})
-        pages.append(page)
-        return Lab(page, server, secrets.token_hex(4))
+    def make(server, **size):
+        labs.append(open_page(server, **size))
+        return labs[-1]
 
     yield make
-    for page in pages:
-        page.close()
+    for lab in labs:
+        lab.page.close()
 
 
 @pytest.fixture
-def lab(new_lab, server):
+def lab(open_page, server):
     """A page for one test: one that stays open goes on showing the machine's load."""
-    lab = new_lab(server)
+    lab = open_page(server)
     yield lab
     lab.page.close()
 
 
+@pytest.fixture(scope="package")
+def light_kernel(server):
+    """A kernel without ranks, for notebooks that need any kernel."""
+    return server.start_kernel()
+
+
+@pytest.fixture(scope="package")
+def ranks_kernel(server):
+    """A kernel for notebooks that begin with `START_RANKS`: the first one starts two ranks.
+
+    A test leaves them ready, or stopped.
+    """
+    return server.start_kernel()
+
+
+@pytest.fixture(scope="package")
+def training_notebook(open_page, server):
+    """A notebook that trains on two ranks, with its live view, and with the panel open."""
+    path = write_notebook(server, "training.ipynb", *training_cells(ENDLESS))
+    notebook = open_page(server).open_notebook(path)
+    notebook.run_all()
+    notebook.lab.panel.open()
+    notebook.lab.panel.open_file(FILE)
+    notebook.expect_running(TRAINS)
+    yield notebook
+    server.shut_down_kernels_of(path)
+    notebook.lab.page.close()
+
+
+@pytest.fixture
+def training(training_notebook):
+    """The notebook while its cell trains.
+
+    A test leaves theme and size as it likes, the panel open, and the view following the training.
+    """
+    if "ready" in training_notebook.lab.panel.status.inner_text():
+        training_notebook.run(TRAINS)
+        training_notebook.expect_running(TRAINS)
+    return training_notebook
+
+
+@pytest.fixture
+def ended_training(training_notebook):
+    """The notebook after its cell was interrupted."""
+    status = training_notebook.lab.panel.status
+    if "ready" not in status.inner_text():
+        training_notebook.lab.run_command("notebook:interrupt-kernel")
+        expect(status).to_contain_text("ready", timeout=LONG_MS)
+    return training_notebook
+
+
 @pytest.fixture(scope="session")
-def screenshots(tmp_path_factory):
-    """Where pictures of what was seen are kept: `SCREENSHOTS`, or the run's own folder."""
-    named = os.environ.get("SCREENSHOTS")
-    folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def pictures():
+    """Pictures of what tests see, where `SCREENSHOTS` names a folder for them."""
+    folder = os.environ.get("SCREENSHOTS")
+    return Pictures(Path(folder) if folder else None)

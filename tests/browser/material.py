@@ -29,8 +29,17 @@ for _ in range({iterations}):
     loss.backward()
     optimizer.step()
     wb.log(loss=loss)
-    time.sleep(0.01)  # leaves the cores to the page
+    time.sleep(0.02)  # leaves the cores to the page
 """
+
+START_RANKS = "%load_ext workbench\ncluster = %cluster start -n 2"
+"""A cell that starts two ranks, or uses those that run."""
+
+BUSY = "%%distributed\nimport time\nprint('begun')\ntime.sleep(600)"
+"""A cell that runs until it is interrupted."""
+
+TRAINS = 2
+"""The cell of `training_cells` that trains."""
 
 ENDLESS = 1_000_000
 """Iterations that no test waits for."""
@@ -46,16 +55,20 @@ def write_notebook(server: LabServer, name: str, *cells: str) -> str:
 
 def training_cells(iterations: int) -> tuple[str, str, str]:
     """Two ranks, the live view, and a training that is watched in it."""
-    start = "%load_ext workbench\ncluster = %cluster start -n 2"
-    return start, "%timings", TRAINING.format(iterations=iterations)
+    return START_RANKS, "%timings", TRAINING.format(iterations=iterations)
 
 
-def longer_quickstart(server: LabServer, name: str, epochs: int) -> str:
-    """The quickstart, trained for more epochs with pauses, so that there is time to watch it."""
+def longer_quickstart(server: LabServer, name: str, epochs: int, seen: Path) -> str:
+    """The quickstart, trained for more epochs, with pauses until there is the file `seen`.
+
+    So there is time to watch it.
+    """
     notebook = read(server.root / "01-quickstart.ipynb")
     changes = {
-        "for epoch in range(15)": f"import time\nfor epoch in range({epochs})",
-        "optimizer.step()": "optimizer.step(); time.sleep(0.04)",
+        "for epoch in range(15)": f"import os, time\nfor epoch in range({epochs})",
+        "optimizer.step()": (
+            f"optimizer.step(); time.sleep(0 if os.path.exists({str(seen)!r}) else 0.04)"
+        ),
     }
     for old, new in changes.items():
         assert any(old in cell.source for cell in notebook.cells), f"no cell has {old!r}"

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from playwright.sync_api import expect
-from timers import FAR_S, PROCESS_S, within
+from timers import FAR_S, PROCESS_S, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,10 +76,19 @@ class Lab:
             [command, arguments],
         )
 
+    def close_live_tab(self, path: str) -> None:
+        """Close the tab with the live view of a notebook."""
+        tab = self.page.locator(".lm-TabBar-tab", has_text=f"Live: {path}")
+        tab.locator(".lm-TabBar-tabCloseIcon").click()
+        expect(tab).to_have_count(0)
+
     def set_theme(self, theme: str) -> None:
         """Change the theme, and wait until its style sheet is applied."""
+        body = self.page.locator("body")
+        if body.get_attribute("data-jp-theme-name") == theme:
+            return
         self.run_command("apputils:change-theme", theme=theme)
-        expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+        expect(body).to_have_attribute("data-jp-theme-name", theme)
         expect(self.page.locator("#jp-main-dock-panel")).to_be_visible()
         expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
 
@@ -154,6 +163,14 @@ class Notebook:
         self.wait_for_kernel()
         self.lab.run_command("notebook:run-all-cells")
 
+    def run(self, cell: int) -> None:
+        """Select a cell and run it; do not wait until it has ended."""
+        self.lab.page.evaluate(
+            "cell => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }",
+            cell,
+        )
+        self.lab.run_command("notebook:run-cell")
+
     def save(self) -> None:
         """Save it, and wait until it is on disk."""
         self.lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
@@ -190,9 +207,9 @@ class Notebook:
         self.lab.page.reload()
         expect(self.cells.first).to_be_visible(timeout=LONG_MS)
 
-    def expect_ended(self, cell: int, timeout_s: float = 60) -> None:
+    def expect_ended(self, cell: int) -> None:
         """Wait until a cell has run."""
-        expect(self.prompt(cell)).to_have_text(re.compile(r"\[\d+\]:"), timeout=timeout_s * 1e3)
+        expect(self.prompt(cell)).to_have_text(re.compile(r"\[\d+\]:"), timeout=LONG_MS)
 
 
 class LiveView:
@@ -239,10 +256,9 @@ class LiveView:
         )
         return pictures
 
-    def wait_until_redrawn(self, before: list[str], seconds: float = 100) -> None:
+    def wait_until_redrawn(self, before: list[str]) -> None:
         """Wait until every chart shows another picture: figures change before charts are drawn."""
-        assert within(
-            seconds,
+        assert eventually(
             lambda: all(old != new for old, new in zip(before, self.pixels(), strict=True)),
         ), "some charts were not redrawn"
 

@@ -18,7 +18,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from .conftest import NOTEBOOKS, QUIET, _executable
 from .material import write_notebook
-from .pages import LONG_MS, SLOWEST_MS, Lab, LiveView, Notebook
+from .pages import SLOWEST_MS, Lab, LiveView, Notebook
 from .server import LabServer
 
 if TYPE_CHECKING:
@@ -52,22 +52,14 @@ def take(lab: Lab, folder: Path, theme: str) -> None:
     lab.run_command("application:toggle-left-area")
     notebook.wait_for_kernel()
     for cell in range(len(CELLS)):
-        run(notebook, cell)
+        notebook.run(cell)
+        notebook.expect_ended(cell)
     cost(notebook, folder / "cost.png")
     write(lab, part(notebook, WATERFALL, ".js-plotly-plot").first, folder / "waiting.png")
     for cell, name in ((EXPLAIN, "explain"), (WHAT_IF, "what-if")):
         write(lab, part(notebook, cell, ".jp-RenderedHTMLCommon").first, folder / f"{name}.png")
     finding = notebook.output(DOCTOR).get_by_role("region").nth(1)
     write(lab, finding, folder / "doctor.png")
-
-
-def run(notebook: Notebook, cell: int) -> None:
-    """Run one cell, and wait for its end."""
-    notebook.lab.page.evaluate(
-        "cell => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }", cell
-    )
-    notebook.lab.run_command("notebook:run-cell")
-    notebook.expect_ended(cell, timeout_s=LONG_MS / 1000)
 
 
 def cost(notebook: Notebook, path: Path) -> None:

@@ -22,7 +22,7 @@ START_S = FAR_S
 """A Lab that does not answer by then is not going to."""
 
 # Kernels and Lab end by themselves where a test run was killed and ends nothing.
-IDLE_S = 300
+IDLE_S = 900
 
 NO_NEWS = {"fetchNews": "false", "checkForUpdates": False}
 
@@ -69,10 +69,28 @@ class LabServer:
             self._request("DELETE", f"api/kernels/{kernel['id']}")
         self._process.terminate()
         try:
-            self._process.wait(timeout=60)
+            self._process.wait(timeout=FAR_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def start_kernel(self) -> str:
+        """Start a kernel that belongs to no notebook; return its id."""
+        kernel: str = self._request("POST", "api/kernels", {"name": "python3"})["id"]
+        return kernel
+
+    def shut_down_kernel(self, kernel: str) -> None:
+        """End a kernel."""
+        self._request("DELETE", f"api/kernels/{kernel}")
+
+    def connect(self, path: str, kernel: str) -> str:
+        """Make a kernel that runs the kernel of a notebook, as a person does; return the notebook.
+
+        Several notebooks can have the same kernel.
+        """
+        session = {"path": path, "name": path, "type": "notebook", "kernel": {"id": kernel}}
+        self._request("POST", "api/sessions", session)
+        return path
 
     def shut_down_kernels_of(self, path: str) -> None:
         """End the sessions of one notebook, as a person does from "Running"."""
@@ -135,13 +153,14 @@ class LabServer:
         self._process.kill()
         raise RuntimeError(f"JupyterLab did not start; it said:\n{self._log.read_text()}")
 
-    def _request(self, method: str, path: str) -> Any:
+    def _request(self, method: str, path: str, content: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(
             f"{self.url}/{path}",
+            data=None if content is None else json.dumps(content).encode(),
             method=method,
             headers={"Authorization": f"token {self.token}"},
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=FAR_S) as response:
             body = response.read()
         return json.loads(body) if body else None
 

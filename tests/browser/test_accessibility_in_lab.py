@@ -7,9 +7,9 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import expect
 
-from .material import ENDLESS, training_cells, write_notebook
+from .conftest import FILE
+from .material import write_notebook
 from .pages import THEMES
-from .test_machines_in_lab import FILE
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
 
@@ -17,9 +17,14 @@ TAB = ".jp-gw-LiveTab"
 CLUSTERS = "#running-clusters"
 PANEL, VIEW = "#gradient-workbench-panel", ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-gw-Live"
 
+# One run for all parts: most of its time goes into reading the page, whatever the parts.
 RUN = """
-selector => axe.run({ include: [selector] }, { iframes: false }).then(({ violations, passes }) => ({
-  rules: passes.length,
+parts => axe.run(
+  { include: parts.map(part => [part]) }, { iframes: false, elementRef: true }
+).then(({ violations, passes }) => ({
+  rules: parts.map(part => passes.filter(({ nodes }) => nodes.some(
+    ({ element }) => document.querySelector(part).contains(element)
+  )).length),
   found: violations.flatMap(({ id, nodes }) => nodes.map(
     ({ html, failureSummary }) => `${id}: ${html.slice(0, 200)}: ${failureSummary}`
   ))
@@ -36,124 +41,121 @@ selector => [...document.querySelector(selector).querySelectorAll(
 """
 
 
+LOOKS = (*((theme, False) for theme in THEMES), (THEMES[0], True))
+"""Every theme, and forced colours."""
+
+in_every_look = pytest.mark.parametrize(
+    ("theme", "forced"), LOOKS, ids=["light", "dark", "high-contrast", "forced"]
+)
+
+
+MOVING = """
+parts => parts.flatMap(part => [...document.querySelectorAll(`${part}, ${part} *`)])
+  .filter(node => {
+    const { transitionDuration, animationName } = getComputedStyle(node);
+    return animationName !== 'none' || parseFloat(transitionDuration) > 0.001;
+  }).map(node => node.outerHTML.slice(0, 100))
+"""
+
+
+@pytest.fixture
+def ordinary_colours(training):
+    """Forced colours end with the test."""
+    yield
+    training.lab.page.emulate_media(forced_colors="none")
+
+
 @pytest.fixture(scope="module")
-def notebook(new_lab, server):
-    path = write_notebook(server, "accessible.ipynb", *training_cells(ENDLESS))
-    notebook = new_lab(server).open_notebook(path)
+def form_lab(new_lab, server, light_kernel):
+    """A page with the form that starts a cluster, and all of its options."""
+    path = write_notebook(server, "form.ipynb", "%load_ext workbench")
+    lab = new_lab(server)
+    notebook = lab.open_notebook(server.connect(path, light_kernel))
+    lab.panel.open()
     notebook.run_all()
-    notebook.lab.panel.open()
-    notebook.lab.panel.open_file(FILE)
-    notebook.expect_running(2)
-    yield notebook
-    server.shut_down_kernels_of(path)
+    expect(lab.panel.start).to_be_enabled()
+    for options in lab.panel.node.locator(".jp-gw-Form-more:not([open]) > summary").all():
+        options.click()
+    return lab
 
 
 def check(page, *parts):
     """Fail with what axe-core finds in parts of a page."""
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(AXE)
-    for part in parts:
-        result = page.evaluate(RUN, part)
-        assert result["rules"] > 5, f"{part}: axe-core has checked nothing"
-        assert not result["found"], "\n".join(result["found"])
+    result = page.evaluate(RUN, parts)
+    for part, rules in zip(parts, result["rules"], strict=True):
+        assert rules > 5, f"{part}: axe-core has checked nothing"
+    assert not result["found"], "\n".join(result["found"])
 
 
-def show(notebook, theme, *, forced):
-    page = notebook.lab.page
+def show(training, theme, *, forced=False):
+    page = training.lab.page
     page.emulate_media(forced_colors="active" if forced else "none")
-    notebook.lab.set_theme(theme)
-    notebook.view.show()
-    notebook.view.wait_for_frames()
+    training.lab.set_theme(theme)
+    training.view.show()
+    training.view.wait_for_frames()
     return page
 
 
-@pytest.mark.parametrize(
-    ("theme", "forced"), [*((theme, False) for theme in THEMES), (THEMES[0], True)]
-)
-def test_no_violations(notebook, screenshots, theme, forced):
-    """Panel with cards, form and topology; live view that runs, with an explanation open."""
-    page = show(notebook, theme, forced=forced)
-    view = notebook.view
+@in_every_look
+def test_no_violations_in_the_start_form(form_lab, pictures, theme, forced):
+    """The form that starts a cluster, with all of its options."""
+    form_lab.page.emulate_media(forced_colors="active" if forced else "none")
+    form_lab.set_theme(theme)
+    check(form_lab.page, PANEL)
+    pictures.take(form_lab.panel.node, f"accessible-form-{name(theme, forced)}")
+
+
+@in_every_look
+@pytest.mark.usefixtures("ordinary_colours")
+def test_no_violations(training, pictures, theme, forced):
+    """Panel with cards, form and topology; live view that runs, with an explanation open.
+
+    Then the live view in its tab, and the section of clusters that run.
+    """
+    page = show(training, theme, forced=forced)
+    view = training.view
     view.wait_for_iterations(1)
-    check(page, PANEL, VIEW)
     view.explain.click()
     expect(view.causes.first).to_be_visible()
-    check(page, VIEW)
-    name = "forced" if forced else theme.split()[-1].lower()
-    view.node.screenshot(path=screenshots / f"accessible-view-{name}.png")
-    notebook.lab.panel.node.screenshot(path=screenshots / f"accessible-panel-{name}.png")
+    check(page, PANEL, VIEW)
+    pictures.take(view.node, f"accessible-view-{name(theme, forced)}")
+    pictures.take(training.lab.panel.node, f"accessible-panel-{name(theme, forced)}")
     view.explanation.get_by_role("button", name="Close").click()
+    expect(view.explanation).to_be_hidden()
 
-
-@pytest.mark.parametrize(
-    ("theme", "forced"), [*((theme, False) for theme in THEMES), (THEMES[0], True)]
-)
-def test_no_violations_in_the_tab_and_the_running_clusters(notebook, screenshots, theme, forced):
-    """The live view in its tab, and the section of clusters that run."""
-    page = show(notebook, theme, forced=forced)
-    notebook.lab.run_command("workbench:open-live-view", path=notebook.path)
+    training.lab.run_command("workbench:open-live-view", path=training.path)
     page.locator(".jp-SideBar li[data-id='jp-running-sessions']").click()
     tab = page.locator(TAB)
     expect(tab.locator(".jp-gw-Live-iteration .jp-gw-Live-value")).to_have_text(re.compile(r"\d"))
     clusters = page.get_by_role("region", name="Clusters Section")
-    expect(clusters.locator(".jp-RunningSessions-item")).to_have_count(1)
+    expect(
+        clusters.locator(".jp-RunningSessions-item").filter(has_text=training.path)
+    ).to_have_count(1)
     clusters.evaluate("(node, id) => { node.id = id; }", CLUSTERS[1:])
     check(page, TAB, CLUSTERS)
-    name = "forced" if forced else theme.split()[-1].lower()
-    page.screenshot(path=screenshots / f"accessible-tab-{name}.png")
-    page.locator(".lm-TabBar-tab", has_text="Live: accessible.ipynb").locator(
-        ".lm-TabBar-tabCloseIcon"
-    ).click()
-    expect(tab).to_have_count(0)
-    notebook.lab.panel.open()
+    pictures.take(page, f"accessible-tab-{name(theme, forced)}")
+    training.lab.close_live_tab(training.path)
+    training.lab.panel.open()
 
 
-@pytest.mark.parametrize(
-    ("theme", "forced"), [*((theme, False) for theme in THEMES), (THEMES[0], True)]
-)
-def test_no_violations_in_the_start_form(lab, server, screenshots, theme, forced):
-    """The form that starts a cluster, with all of its options."""
-    notebook = lab.open_notebook(write_notebook(server, "form.ipynb", "%load_ext workbench"))
-    lab.panel.open()
-    notebook.run_all()
-    expect(lab.panel.start).to_be_enabled()
-    lab.page.emulate_media(forced_colors="active" if forced else "none")
-    lab.set_theme(theme)
-    for options in lab.panel.node.locator(".jp-gw-Form-more:not([open]) > summary").all():
-        options.click()
-    check(lab.page, PANEL)
-    name = "forced" if forced else theme.split()[-1].lower()
-    lab.panel.node.screenshot(path=screenshots / f"accessible-form-{name}.png")
-    server.shut_down_kernels_of("form.ipynb")
+def name(theme, forced):
+    """A word for a look, for the names of pictures."""
+    return "forced" if forced else theme.split()[-1].lower()
 
 
-def test_every_control_is_reached_by_keyboard(notebook):
+def test_every_control_is_reached_by_keyboard(training):
     """No control is left out of the order of Tab."""
-    page = show(notebook, THEMES[0], forced=False)
+    page = show(training, THEMES[0])
     assert page.evaluate(LEFT_OUT, PANEL) == []
     assert page.evaluate(LEFT_OUT, VIEW) == []
 
 
-def test_reduced_motion(notebook):
-    """Nothing is animated, and no change is a transition, for who does not want motion."""
-    page = show(notebook, THEMES[0], forced=False)
-    page.emulate_media(reduced_motion="reduce")
-    moving = """
-      parts => parts.flatMap(part => [...document.querySelectorAll(`${part}, ${part} *`)])
-        .filter(node => {
-          const { transitionDuration, animationName } = getComputedStyle(node);
-          return animationName !== 'none' || parseFloat(transitionDuration) > 0.001;
-        }).map(node => node.outerHTML.slice(0, 100))
-    """
-    assert page.evaluate(moving, [PANEL, VIEW]) == []
-    page.emulate_media(reduced_motion="no-preference")
-
-
 @pytest.mark.parametrize("theme", THEMES[:2])
-def test_no_violations_after_the_end(notebook, theme):
+def test_no_violations_after_the_end(ended_training, theme):
     """The live view of a training that has ended, with its verdict."""
-    notebook.lab.run_command("notebook:interrupt-kernel")
-    expect(notebook.lab.panel.status).to_contain_text("ready", timeout=60_000)
-    page = show(notebook, theme, forced=False)
-    expect(notebook.view.verdict).not_to_have_text("")
+    ended_training.lab.panel.open_file(FILE)
+    page = show(ended_training, theme)
+    expect(ended_training.view.verdict).not_to_have_text("")
     check(page, VIEW, PANEL)

@@ -4,16 +4,18 @@ import os
 import re
 import signal
 
+import psutil
 import pytest
 from playwright.sync_api import expect
 
-from .material import write_notebook
+from .material import BUSY, write_notebook
 from .pages import LONG_MS
 
 
 @pytest.fixture
 def notebook(lab, server):
-    path = write_notebook(server, "controls.ipynb", "1 + 1")
+    """A notebook with a kernel that has no cluster yet."""
+    path = write_notebook(server, "controls.ipynb", BUSY)
     notebook = lab.open_notebook(path)
     notebook.wait_for_kernel()
     lab.panel.open()
@@ -21,30 +23,19 @@ def notebook(lab, server):
     server.shut_down_kernels_of(path)
 
 
-def picture(lab, screenshots, name):
-    """Take a picture of what is shown, in both themes and widths."""
-    for theme in ("Light", "Dark"):
-        lab.set_theme(f"JupyterLab {theme}")
-        for width in (1280, 1920):
-            lab.page.set_viewport_size({"width": width, "height": 900})
-            lab.page.screenshot(path=screenshots / f"{name}-{theme.lower()}-{width}.png")
-    lab.set_theme("JupyterLab Light")
-    lab.page.set_viewport_size({"width": 1280, "height": 900})
-
-
 def button(panel, name):
     """A button of the panel by the beginning of its name."""
     return panel.node.get_by_role("button", name=re.compile(f"^{name}"))
 
 
-def test_a_cluster_on_vms(lab, notebook, server, machines, screenshots):
+def test_a_cluster_on_vms(lab, notebook, server, machines, pictures):
     """A start from a host file; a lost rank is restarted; resize, a cell that connects, stop."""
     (server.root / "hosts.txt").write_text("vm1 slots=1\nvm2 slots=2\n")
     panel = lab.panel
     panel.node.get_by_label("Where").select_option("ssh")
     panel.start.click()
     expect(panel.node.get_by_role("alert")).to_contain_text("Name VMs and ranks")
-    picture(lab, screenshots, "controls-form")
+    pictures.take_all(lab, "controls-form")
     choose_host_file(lab, panel)
     expect(panel.node.get_by_label("Hosts")).to_have_value("./hosts.txt")
     panel.node.get_by_text("More options").click()
@@ -59,7 +50,7 @@ def test_a_cluster_on_vms(lab, notebook, server, machines, screenshots):
     os.kill(int(panel.ranks.nth(2).locator("td").nth(2).inner_text()), signal.SIGKILL)
     restart = button(panel, "Restart 1 lost rank")
     expect(restart).to_be_enabled(timeout=LONG_MS)
-    picture(lab, screenshots, "controls-lost")
+    pictures.take_all(lab, "controls-lost")
     restart.click()
     expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
     expect(restart).to_have_count(0)
@@ -75,7 +66,7 @@ def test_a_cluster_on_vms(lab, notebook, server, machines, screenshots):
     lab.run_command("notebook:run-cell")
     notebook.expect_ended(1)
     expect(panel.ranks).to_have_count(2)
-    picture(lab, screenshots, "controls-ready")
+    pictures.take_all(lab, "controls-ready")
 
     panel.stop.click()
     expect(panel.status).to_contain_text("stopped", timeout=LONG_MS)
@@ -92,22 +83,39 @@ def choose_host_file(lab, panel):
     expect(dialog).to_have_count(0)
 
 
-def test_calibration_shows_its_progress(lab, notebook):
-    """While it measures, the state says how far it is; then the result stays in the panel."""
+def test_start_calibrate_and_stop(lab, notebook):
+    """Ranks start from the panel without a cell; a stop ends the cell that runs on them.
+
+    While the fabric is measured, the state says how far it is; then the result stays in the panel.
+    """
     panel = lab.panel
+    panel.number.fill("2")
     panel.start.click()
     expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
+    expect(panel.ranks).to_have_count(2)
+    processes = [int(row.locator("td").nth(2).inner_text()) for row in panel.ranks.all()]
+    assert all(psutil.pid_exists(pid) for pid in processes)
+
     button(panel, "Calibrate").click()
     expect(panel.status).to_contain_text(re.compile(r"calibrating: \d+%"), timeout=LONG_MS)
     expect(button(panel, "Resize")).to_be_disabled()
     expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
     expect(panel.node.get_by_text("An allreduce on 2 ranks takes")).to_be_visible()
+
+    notebook.run_all()
+    expect(notebook.output(0)).to_contain_text("begun")
+    expect(panel.status).to_contain_text("running")
+    panel.stop.click()
+    notebook.expect_ended(0)
+    expect(notebook.output(0)).to_contain_text("the cluster was stopped")
+    expect(panel.status).to_contain_text("stopped")
+    assert not any(psutil.pid_exists(pid) for pid in processes)
     assert lab.complaints == []
 
 
-def test_the_form_of_a_bare_cluster(lab, server, screenshots):
+def test_the_form_of_a_bare_cluster(lab, server, pictures):
     """Without the panel, `%cluster` starts and stops ranks, and its table follows."""
-    path = write_notebook(server, "form.ipynb", "%load_ext workbench\n%cluster")
+    path = write_notebook(server, "bare.ipynb", "%load_ext workbench\n%cluster")
     notebook = lab.open_notebook(path)
     try:
         notebook.run_all()
@@ -117,12 +125,12 @@ def test_the_form_of_a_bare_cluster(lab, server, screenshots):
         expect(form.get_by_label("Partition")).to_be_hidden()
         form.get_by_role("button", name="Start").click()
         expect(form.get_by_role("alert")).to_contain_text("hosts are missing", timeout=LONG_MS)
-        picture(lab, screenshots, "controls-widget")
+        pictures.take_all(lab, "controls-widget")
         form.get_by_label("Where").select_option("This machine")
         form.get_by_role("button", name="Start").click()
         expect(form.get_by_role("row")).to_have_count(3, timeout=LONG_MS)
         expect(form).to_contain_text("2 ranks, ready", timeout=LONG_MS)
-        picture(lab, screenshots, "controls-widget-ready")
+        pictures.take_all(lab, "controls-widget-ready")
         form.get_by_role("button", name="Stop").click()
         expect(form).to_contain_text("stopped", timeout=LONG_MS)
         assert lab.complaints == []

@@ -4,16 +4,16 @@ import zipfile
 
 from playwright.sync_api import expect
 
-from .material import write_notebook
+from .material import START_RANKS, write_notebook
 from .pages import LONG_MS
 
-CELLS = ("%load_ext workbench\n%cluster start -n 1", "%%distributed\nraise ValueError('x')")
+CELLS = (START_RANKS, "%%distributed\nraise ValueError('x')")
 
 
-def test_the_evidence_of_an_error_is_downloaded(lab, server):
+def test_the_evidence_of_an_error_is_downloaded(lab, server, ranks_kernel):
     """The link lies beneath the error, and the page's cookie suffices."""
     path = write_notebook(server, "evidence.ipynb", *CELLS)
-    notebook = lab.open_notebook(path)
+    notebook = lab.open_notebook(server.connect(path, ranks_kernel))
     notebook.run_all()
     link = notebook.output(1).locator(".jp-gw-File a")
     expect(link).to_be_visible(timeout=LONG_MS)
@@ -21,4 +21,3 @@ def test_the_evidence_of_an_error_is_downloaded(lab, server):
         link.click()
     assert download.value.suggested_filename.startswith("evidence-cell-")
     assert "manifest.json" in zipfile.ZipFile(download.value.path()).namelist()
-    server.shut_down_kernels_of(path)

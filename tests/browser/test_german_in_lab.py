@@ -10,6 +10,8 @@ from .conftest import NOTEBOOKS
 from .material import training_cells, write_notebook
 from .server import LabServer
 
+pytestmark = pytest.mark.soak  # a Lab of its own
+
 
 @pytest.fixture(scope="module")
 def german(browser, tmp_path_factory):
@@ -20,7 +22,7 @@ def german(browser, tmp_path_factory):
     server.stop()
 
 
-def test_panel_and_live_view(new_lab, german, screenshots):
+def test_panel_and_live_view(new_lab, german, pictures):
     """Both are in German, with their placeholders filled; what the kernel says stays English."""
     path = write_notebook(german, "training.ipynb", *training_cells(300))
     lab = new_lab(german)
@@ -37,6 +39,6 @@ def test_panel_and_live_view(new_lab, german, screenshots):
     expect(view.node.get_by_text("Phasen, ms", exact=True)).to_be_visible()
     expect(view.title).to_have_text(re.compile(r"^Iteration [\d.,]+ · neueste$"))
     expect(lab.panel.node.get_by_text(re.compile("^2 Ranks"))).to_be_visible()
-    lab.page.screenshot(path=screenshots / "german.png")
+    pictures.take(lab.page, "german")
     german.shut_down_kernels_of(path)
     assert lab.complaints == []

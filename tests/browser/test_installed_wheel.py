@@ -12,7 +12,7 @@ from timers import PROCESS_S
 
 from .server import LabServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(300)]
 QUICKSTART = ["horovod", "scikit-learn"]  # `workbench build-horovod`, and the extra `notebooks`
 
 

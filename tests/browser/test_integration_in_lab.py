@@ -4,14 +4,13 @@ import os
 import re
 import signal
 
-import psutil
+from clusters import gone
 from kept_clusters import kernel
 from playwright.sync_api import expect
 
-from .material import ENDLESS, training_cells, write_notebook
+from .material import START_RANKS, TRAINS, write_notebook
 from .pages import LONG_MS
 
-START = "%load_ext workbench\ncluster = %cluster start -n 2"
 PIDS = "print('pids', *[info.pid for info in cluster.ranks])"
 
 
@@ -30,46 +29,45 @@ def running_items(lab):
     return section.locator(".jp-RunningSessions-item")
 
 
-def test_a_kept_cluster_is_attached_to_from_the_running_tab(lab, server, monkeypatch):
-    """Of a kernel that has ended: a click attaches to it, and its notebook then has it."""
+def test_a_kept_cluster_is_attached_to_and_stopped_from_the_running_tab(
+    lab, new_lab, server, monkeypatch
+):
+    """Of a kernel that has ended: a click attaches to it, and its notebook then has it.
+
+    It is stopped from a page that has not opened its notebook.
+    """
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.root.parent / "run"))
     name, pids = kernel("")
-    notebook = lab.open_notebook(write_notebook(server, "attach.ipynb", "1"))
+    path = write_notebook(server, "attach.ipynb", "1")
+    notebook = lab.open_notebook(path)
     notebook.wait_for_kernel()
     item = running_items(lab).filter(has_text=name)
     expect(item).to_contain_text("2 ranks")
     expect(item).to_contain_text("kept, no notebook")
     item.locator(".jp-RunningSessions-itemLabel").click()
-    notebook.expect_ended(1, timeout_s=LONG_MS / 1000)
+    notebook.expect_ended(1)
     expect(notebook.output(1)).to_contain_text(name)
     expect(item).to_contain_text("attach.ipynb")
     expect(status_item(lab)).to_have_text(re.compile(r"^2 ranks"))
-    item.hover()
-    item.get_by_role("button").last.click()
+
+    other = new_lab(server).open()
+    seen_there = running_items(other).filter(has_text="attach.ipynb")
+    expect(seen_there).to_contain_text("2 ranks")
+    seen_there.hover()
+    seen_there.get_by_role("button").last.click()
+    expect(seen_there).to_have_count(0)
     expect(item).to_have_count(0)
-    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
+    expect(status_item(lab)).to_have_count(0)
+    assert gone(pids)
     assert lab.complaints == []
+    assert other.complaints == []
+    server.shut_down_kernels_of(path)
 
 
-def test_a_cluster_of_another_kernel_is_stopped_from_the_running_tab(new_lab, server):
-    """From a page that has not opened its notebook."""
-    first, second = new_lab(server), new_lab(server)
-    other = first.open_notebook(write_notebook(server, "other.ipynb", START))
-    other.run_all()
-    other.expect_ended(0, timeout_s=LONG_MS / 1000)
-    second.open()
-    item = running_items(second).filter(has_text="other.ipynb")
-    expect(item).to_contain_text("2 ranks")
-    item.hover()
-    item.get_by_role("button").last.click()
-    expect(item).to_have_count(0)
-    expect(status_item(first)).to_have_count(0)
-    assert second.complaints == []
-
-
-def test_the_toolbar_button_makes_a_cell_distributed(lab, server):
+def test_the_toolbar_button_makes_a_cell_distributed(lab, server, light_kernel):
     """Its first line comes and goes; the rest of the cell is kept."""
-    notebook = lab.open_notebook(write_notebook(server, "toolbar.ipynb", "x = 1\nprint(x)"))
+    path = write_notebook(server, "toolbar.ipynb", "x = 1\nprint(x)")
+    notebook = lab.open_notebook(server.connect(path, light_kernel))
     notebook.wait_for_kernel()
     editor = notebook.cells.first.locator(".cm-content")
     toolbar = notebook.node.locator(".jp-NotebookPanel-toolbar")
@@ -81,19 +79,18 @@ def test_the_toolbar_button_makes_a_cell_distributed(lab, server):
     assert lab.complaints == []
 
 
-def test_status_bar_and_live_tab_show_a_training(lab, server, screenshots):
+def test_status_bar_and_live_tab_show_a_training(training, pictures):
     """The layout command opens panel and live tab; the view moves while the cell runs."""
-    start, _, training = training_cells(ENDLESS)
-    notebook = lab.open_notebook(write_notebook(server, "layout.ipynb", start, training))
-    notebook.run_all()
-    notebook.expect_running(1)
+    lab = training.lab
+    lab.run_command("application:toggle-left-area")
+    expect(lab.panel.node).to_be_hidden()
     lab.run_command("workbench:default-layout")
     expect(lab.panel.node).to_be_visible()
     tab = lab.page.locator(".jp-gw-LiveTab")
     expect(tab).to_be_visible()
     iteration = tab.locator(".jp-gw-Live-iteration .jp-gw-Live-value")
     expect(iteration).to_have_text(re.compile(r"\d"))
-    expect(notebook.node.get_by_role("button", name="Run the selected cells")).to_be_visible()
+    expect(training.node.get_by_role("button", name="Run the selected cells")).to_be_visible()
     overflow = tab.locator(".jp-gw-Live-keyFigures").evaluate(
         "bar => bar.scrollWidth - bar.clientWidth"
     )
@@ -101,18 +98,17 @@ def test_status_bar_and_live_tab_show_a_training(lab, server, screenshots):
     before = iteration.inner_text()
     expect(iteration).not_to_have_text(before)
     expect(status_item(lab)).to_have_text(re.compile(r"^2 ranks · \d+ % exposed$"))
-    for width in (1280, 1920):
-        lab.page.set_viewport_size({"width": width, "height": 900})
-        for theme in ("JupyterLab Light", "JupyterLab Dark"):
-            lab.set_theme(theme)
-            name = f"layout-{width}-{theme.split()[-1].lower()}.png"
-            lab.page.screenshot(path=screenshots / name)
+    training.expect_running(TRAINS)
+    pictures.take_all(lab, "layout")
+    lab.close_live_tab(training.path)
     assert lab.complaints == []
 
 
-def test_two_notebooks_have_two_live_tabs_also_after_a_rename(lab, server):
+def test_two_notebooks_have_two_live_tabs_also_after_a_rename(lab, server, light_kernel):
     """A notebook's tab is found again under its new name, and it names it."""
     paths = [write_notebook(server, f"tab-{name}.ipynb", "1") for name in "ab"]
+    for path in paths:
+        server.connect(path, light_kernel)
     tabs = lab.page.locator(".lm-TabBar-tab", has_text="Live: ")
     lab.open_notebook(paths[0])
     lab.run_command("workbench:open-live-view", path=paths[0])
@@ -131,19 +127,22 @@ def test_two_notebooks_have_two_live_tabs_also_after_a_rename(lab, server):
     assert lab.complaints == []
 
 
-def test_a_lost_rank_notifies_while_the_panel_is_hidden(lab, server, screenshots):
+def test_a_lost_rank_notifies_while_the_panel_is_hidden(lab, server, ranks_kernel, pictures):
     """The notification says what is lost and offers the restart; the status bar shows it too."""
-    notebook = lab.open_notebook(write_notebook(server, "lost.ipynb", START, PIDS))
+    path = write_notebook(server, "lost.ipynb", START_RANKS, PIDS)
+    notebook = lab.open_notebook(server.connect(path, ranks_kernel))
     notebook.run_all()
-    notebook.expect_ended(1, timeout_s=LONG_MS / 1000)
+    notebook.expect_ended(1)
     expect(status_item(lab)).to_have_text("2 ranks")
     _, _, pid = notebook.output(1).inner_text().split()
     os.kill(int(pid), signal.SIGKILL)
     toast = lab.page.locator(".Toastify__toast").filter(has_text="rank 1")
     expect(toast).to_be_visible()
     expect(status_item(lab)).to_have_text("⚠ rank 1 lost")
-    lab.page.screenshot(path=screenshots / "lost.png")
+    pictures.take(lab.page, "lost")
     expect(toast.get_by_role("button", name="Restart lost ranks")).to_be_enabled()
     toast.get_by_role("button", name="Show panel").click()
     expect(lab.panel.node).to_be_visible()
+    lab.panel.node.get_by_role("button", name="Restart 1 lost rank").click()
+    expect(lab.panel.status).to_contain_text("ready", timeout=LONG_MS)
     assert lab.complaints == []

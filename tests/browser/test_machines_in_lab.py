@@ -5,15 +5,12 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from .conftest import NOTEBOOKS
+from .conftest import FILE, NOTEBOOKS
 from .contrast import READABLE, contrast
-from .material import write_notebook
+from .material import BUSY, write_notebook
 from .pages import THEMES
 
-FILE = NOTEBOOKS / "examples/vm1-topology.xml"
 SNAPSHOT = NOTEBOOKS / "examples/vm2.json"
-
-BUSY = "%%distributed\nimport time\nprint('begun')\ntime.sleep(600)"
 
 LABS_OWN = re.compile("Error: Canceled future for kernel_info_request")
 """A message of Lab itself where a kernel is restarted in mid-cell, with or without us."""
@@ -30,9 +27,10 @@ TEXTS = (
 )
 
 
-@pytest.fixture
-def panel(lab):
-    lab.open()
+@pytest.fixture(scope="module")
+def panel(new_lab, server):
+    """The panel of a page without a notebook."""
+    lab = new_lab(server).open()
     lab.panel.open()
     return lab.panel
 
@@ -82,32 +80,31 @@ def test_a_file_that_is_neither(panel, tmp_path):
     expect(panel.card(f"file: {FILE.name}")).to_be_visible()
 
 
-@pytest.fixture(scope="module", params=[1280, 1920])
-def two_files(request, new_lab, server):
-    """A page of some width, with a card of each kind of file; and the width."""
-    lab = new_lab(server, width=request.param)
-    lab.open()
-    lab.panel.open()
-    lab.panel.open_file(FILE)
-    lab.panel.open_file(SNAPSHOT)
-    return lab, request.param
+@pytest.fixture(scope="module")
+def two_files(panel):
+    """A card of each kind of file."""
+    panel.open_file(FILE)
+    panel.open_file(SNAPSHOT)
+    return panel
 
 
+@pytest.mark.parametrize("width", [1280, 1920])  # changes faster than the theme: it is cheaper
 @pytest.mark.parametrize("theme", THEMES)
-def test_readable(two_files, screenshots, theme):
+def test_readable(two_files, pictures, theme, width):
     """The cards and the drawing are readable in every theme: text has enough contrast."""
-    lab, width = two_files
+    lab = two_files.lab
+    lab.page.set_viewport_size({"width": width, "height": 900})
     lab.set_theme(theme)
-    expect(devices(lab.panel.card(f"file: {SNAPSHOT.name}"), "GPU").first).to_be_visible()
-    name = f"machines-{theme.removeprefix('JupyterLab ').replace(' ', '-').lower()}-{width}.png"
-    lab.page.screenshot(path=screenshots / name)
+    expect(devices(two_files.card(f"file: {SNAPSHOT.name}"), "GPU").first).to_be_visible()
+    name = f"machines-{theme.removeprefix('JupyterLab ').replace(' ', '-').lower()}-{width}"
+    pictures.take(lab.page, name)
     for selector in TEXTS:
-        for element in lab.panel.node.locator(selector).all():
+        for element in two_files.node.locator(selector).all():
             if element.is_visible():
                 assert contrast(element) >= READABLE, (selector, element.inner_text())
 
 
-def test_the_vms_of_a_cluster(new_lab, server, screenshots, machines):
+def test_the_vms_of_a_cluster(new_lab, server, pictures, machines):
     """Each VM is a card that updates, also after a reload; a kernel restart removes them."""
     start = f"%cluster start --hosts {machines.hosts(1)} --ssh-config {machines.ssh_config}"
     path = write_notebook(server, "vms.ipynb", f"%load_ext workbench\n{start}", BUSY)
@@ -122,7 +119,7 @@ def test_the_vms_of_a_cluster(new_lab, server, screenshots, machines):
         with lab.expect_saved_card(is_open=True):
             lab.panel.card("vm2").locator("> summary").click()
         expect(cpu_of(lab.panel.card("vm2"))).to_have_text(re.compile(r"^\d"))
-        lab.page.screenshot(path=screenshots / "machines-cluster.png")
+        pictures.take(lab.page, "machines-cluster")
         notebook.save()
         notebook.reload()
         expect(cpu_of(lab.panel.card("vm2"))).to_have_text(re.compile(r"^\d"))

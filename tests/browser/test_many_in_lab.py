@@ -8,18 +8,20 @@ from large_snapshots import large
 from playwright.sync_api import expect
 from timers import eventually
 
-from .conftest import NOTEBOOKS
+from .conftest import FILE as TOPOLOGY
 from .contrast import READABLE, contrast
 from .pages import THEMES
 
-TOPOLOGY = NOTEBOOKS / "examples/vm1-topology.xml"
+IDLE = 2
+"""Kernels that the test starts."""
 MOST_ELEMENTS = 5_000
 """Of a card: all 256 GPUs would be several times as many, and block the page for seconds."""
 
 
-@pytest.fixture
-def panel(lab):
-    lab.open()
+@pytest.fixture(scope="module")
+def panel(new_lab, server):
+    """The panel of a page without a notebook."""
+    lab = new_lab(server).open()
     lab.panel.open()
     return lab.panel
 
@@ -30,11 +32,29 @@ def written(folder, gpus):
     return file
 
 
-def test_the_most_that_a_file_may_contain(panel, lab, tmp_path):
-    """256 GPUs leave the page free; the first are listed and drawn, more by keyboard."""
-    file = written(tmp_path, 256)
+@pytest.fixture(scope="module")
+def largest(panel, tmp_path_factory):
+    """The card of a file with as many GPUs as it may contain."""
+    file = written(tmp_path_factory.mktemp("largest"), 256)
     panel.open_file(file)
-    card = panel.card(f"file: {file.name}")
+    return panel.card(f"file: {file.name}")
+
+
+@pytest.mark.parametrize("width", [1280, 1920])  # changes faster than the theme: it is cheaper
+@pytest.mark.parametrize("theme", THEMES[:2])
+def test_the_button_for_more_is_readable(panel, largest, pictures, theme, width):
+    """The button that shows more of 256 GPUs."""
+    more = largest.get_by_role("button", name=re.compile("more GPUs:"))
+    panel.lab.page.set_viewport_size({"width": width, "height": 1000})
+    panel.lab.set_theme(theme)
+    more.scroll_into_view_if_needed()
+    assert contrast(more) >= READABLE
+    pictures.take(panel.lab.page, f"many-{theme.split()[-1].lower()}-{width}")
+
+
+def test_the_most_that_a_file_may_contain(panel, largest):
+    """256 GPUs leave the page free; the first are listed and drawn, more by keyboard."""
+    card, lab = largest, panel.lab
     more = card.get_by_role("button", name="240 more GPUs: show 16")
     expect(more).to_be_visible()
     drawing = card.get_by_role("group", name=re.compile("^Topology"))
@@ -63,48 +83,34 @@ def idle(group):
     return int(group.inner_text().split()[-3])
 
 
-def test_idle_kernels_are_one_row(panel, lab, server, new_lab, screenshots):
+def test_idle_kernels_are_one_row(lab, server, pictures):
     """Kernels without a name of their own are counted; their rows come by keyboard."""
-    kernels = [server._request("POST", "api/kernels")["id"] for _ in range(4)]
+    lab.open()
+    lab.panel.open()
+    panel = lab.panel
+    kernels = [server.start_kernel() for _ in range(IDLE)]
     try:
         table = panel.node.get_by_role("table", name="Processes and what they use")
         group = table.get_by_role("button", name=re.compile(r"\d+ idle kernels$"))
         # Other tests may run kernels on this machine meanwhile.
-        assert eventually(lambda: idle(group) >= 4)
+        assert eventually(lambda: idle(group) >= IDLE)
         names = table.locator(".jp-gw-Group .jp-gw-Table-name")
         expect(names).to_have_count(0)
         group.focus()
         lab.page.keyboard.press("Enter")
         expect(group).to_have_attribute("aria-expanded", "true")
-        assert eventually(lambda: names.count() >= 4 and names.count() == idle(group))
-        panel.open_file(TOPOLOGY)
-        for width in (1280, 1920):
-            lab.page.set_viewport_size({"width": width, "height": 1000})
-            for theme in THEMES[:2]:
-                lab.set_theme(theme)
-                panel.open()
-                assert contrast(group) >= READABLE
-                group.scroll_into_view_if_needed()
-                word = theme.rpartition(" ")[2].lower()
-                lab.page.screenshot(path=screenshots / f"idle-kernels-{word}-{width}.png")
-                panel.card(f"file: {TOPOLOGY.name}").scroll_into_view_if_needed()
-                lab.page.screenshot(path=screenshots / f"topology-file-{word}-{width}.png")
-    finally:
-        for kernel in kernels:
-            server._request("DELETE", f"api/kernels/{kernel}")
-
-
-def test_many_devices_in_pictures(panel, lab, tmp_path, screenshots):
-    """256 GPUs are shown in both themes, and the button can be read."""
-    file = written(tmp_path, 256)
-    panel.open_file(file)
-    more = panel.card(f"file: {file.name}").get_by_role("button", name=re.compile("more GPUs:"))
-    for width in (1280, 1920):
-        lab.page.set_viewport_size({"width": width, "height": 1000})
+        assert eventually(lambda: names.count() >= IDLE and names.count() == idle(group))
         for theme in THEMES[:2]:
             lab.set_theme(theme)
-            panel.open()
-            more.scroll_into_view_if_needed()
-            assert contrast(more) >= READABLE
-            word = theme.rpartition(" ")[2].lower()
-            lab.page.screenshot(path=screenshots / f"many-{word}-{width}.png")
+            for width in (1280, 1920):
+                lab.page.set_viewport_size({"width": width, "height": 1000})
+                assert contrast(group) >= READABLE
+        panel.open_file(TOPOLOGY)
+        for look in pictures.looks(lab):
+            group.scroll_into_view_if_needed()
+            pictures.take(lab.page, f"idle-kernels-{look}")
+            panel.card(f"file: {TOPOLOGY.name}").scroll_into_view_if_needed()
+            pictures.take(lab.page, f"topology-file-{look}")
+    finally:
+        for kernel in kernels:
+            server.shut_down_kernel(kernel)

@@ -8,6 +8,8 @@ from playwright.sync_api import expect
 from .material import ENDLESS, training_cells, write_notebook
 from .server import LabServer
 
+pytestmark = pytest.mark.soak  # a Lab of its own
+
 
 @pytest.fixture
 def plain_server(browser, tmp_path):

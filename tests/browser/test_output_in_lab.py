@@ -3,11 +3,10 @@
 import pytest
 from playwright.sync_api import expect
 
-from .material import write_notebook
-from .pages import LONG_MS, THEMES
+from .material import START_RANKS, write_notebook
 
 CELLS = (
-    "%load_ext workbench\n%cluster start -n 2",
+    START_RANKS,
     (
         "%%distributed\nimport sys, time\nfor epoch in range(3):\n    time.sleep(rank * 0.5)\n"
         "    print('epoch', epoch)\n    print('loss', epoch + rank / 10)\n"
@@ -27,13 +26,16 @@ CELLS = (
 
 
 @pytest.fixture(scope="module")
-def notebook(new_lab, server):
+def notebook(new_lab, server, ranks_kernel, pictures):
     path = write_notebook(server, "output.ipynb", *CELLS)
-    notebook = new_lab(server).open_notebook(path)
+    notebook = new_lab(server).open_notebook(server.connect(path, ranks_kernel))
     notebook.run_all()
-    notebook.expect_ended(len(CELLS) - 1, timeout_s=LONG_MS / 1000)
-    yield notebook
-    server.shut_down_kernels_of(path)
+    notebook.expect_ended(len(CELLS) - 1)
+    for look in pictures.looks(notebook.lab):
+        for cell in (1, 4, 5, 6):
+            notebook.output(cell).scroll_into_view_if_needed()
+            pictures.take(notebook.output(cell), f"output-{cell}-{look}")
+    return notebook
 
 
 def test_lines_are_in_their_final_order(notebook):
@@ -71,13 +73,3 @@ def test_figures_are_drawn_by_plotly_here(notebook):
     notebook.cells.nth(4).scroll_into_view_if_needed()
     expect(notebook.output(4).locator(".js-plotly-plot").first).to_be_visible()
     assert "Values" not in notebook.output(4).inner_text()
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_pictures(notebook, screenshots, theme):
-    """Take pictures of the output, for people to judge."""
-    notebook.lab.set_theme(theme)
-    for cell in (1, 4, 5, 6):
-        output = notebook.output(cell)
-        output.scroll_into_view_if_needed()
-        output.screenshot(path=screenshots / f"output-{cell}-{theme}.png")

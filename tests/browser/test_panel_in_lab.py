@@ -2,13 +2,8 @@
 
 import re
 
-import psutil
 import pytest
 from playwright.sync_api import expect
-
-from .material import write_notebook
-
-BUSY = "%%distributed\nimport time\nprint('begun')\ntime.sleep(600)"
 
 # Counts how often a picture of the last minute is redrawn.
 COUNT_CHANGES = """
@@ -20,12 +15,18 @@ device => {
 """
 
 
-def test_this_machine(lab):
-    """The tab opens by keyboard; CPU and memory are figures; what is missing says why."""
-    lab.open()
+@pytest.fixture(scope="module")
+def lab(new_lab, server):
+    """A page without a notebook; the panel's tab opens by keyboard."""
+    lab = new_lab(server).open()
     lab.panel.tab.focus()
     lab.page.keyboard.press("Enter")
     expect(lab.panel.node).to_be_visible()
+    return lab
+
+
+def test_this_machine(lab):
+    """CPU and memory are figures; what is missing says why."""
     for name, unit in {"CPU": "%", "Memory": "GiB"}.items():
         device = lab.panel.device(name)
         expect(device.locator(".jp-gw-Figure-number")).to_have_text(re.compile(r"^\d"))
@@ -38,8 +39,6 @@ def test_this_machine(lab):
 
 def test_this_machine_is_live(lab):
     """The last minute of the CPU's load grows sample by sample, without any action."""
-    lab.open()
-    lab.panel.open()
     cpu = lab.panel.device("CPU")
     expect(cpu.locator(".jp-gw-Figure-number")).to_have_text(re.compile(r"^\d"))
     cpu.evaluate(COUNT_CHANGES)
@@ -47,9 +46,9 @@ def test_this_machine_is_live(lab):
     expect(lab.panel.node.get_by_text("live", exact=True)).to_be_visible()
 
 
-def test_a_closed_card_stays_closed(lab):
+def test_a_closed_card_stays_closed(new_lab, server):
     """A card is closed by keyboard to one line that says it all, and is closed after a reload."""
-    lab.open()
+    lab = new_lab(server).open()
     lab.panel.open()
     card = lab.panel.node.locator(".jp-gw-Card")
     card.locator("> summary").focus()
@@ -67,8 +66,6 @@ def test_a_closed_card_stays_closed(lab):
 
 def test_settings_apply_at_once(lab):
     """A change in Lab's settings changes the open panel."""
-    lab.open()
-    lab.panel.open()
     expect(lab.panel.device("CPU")).to_be_visible()
     lab.run_command("settingeditor:open", query="Gradient Workbench")
     # Lab's form ties no label to its fields.
@@ -77,35 +74,4 @@ def test_settings_apply_at_once(lab):
     expect(lab.panel.device("CPU")).to_have_count(0)
     cards.fill("2")
     expect(lab.panel.device("CPU")).to_be_visible()
-    assert lab.complaints == []
-
-
-@pytest.fixture
-def notebook(lab, server):
-    path = write_notebook(server, "from-the-panel.ipynb", BUSY)
-    notebook = lab.open_notebook(path)
-    notebook.wait_for_kernel()
-    lab.panel.open()
-    yield notebook
-    server.shut_down_kernels_of(path)
-
-
-def test_start_and_stop(lab, notebook):
-    """Ranks start from the panel without a cell; a stop ends the cell that runs on them."""
-    panel = lab.panel
-    panel.number.fill("2")
-    panel.start.click()
-    expect(panel.status).to_contain_text("ready", timeout=60_000)
-    expect(panel.ranks).to_have_count(2)
-    processes = [int(row.locator("td").nth(2).inner_text()) for row in panel.ranks.all()]
-    assert all(psutil.pid_exists(pid) for pid in processes)
-
-    lab.run_command("notebook:run-all-cells")
-    expect(notebook.output(0)).to_contain_text("begun")
-    expect(panel.status).to_contain_text("running")
-    panel.stop.click()
-    notebook.expect_ended(0)
-    expect(notebook.output(0)).to_contain_text("the cluster was stopped")
-    expect(panel.status).to_contain_text("stopped")
-    assert not any(psutil.pid_exists(pid) for pid in processes)
     assert lab.complaints == []

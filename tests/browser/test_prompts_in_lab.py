@@ -3,11 +3,10 @@
 import pytest
 from playwright.sync_api import expect
 
-from .material import write_notebook
-from .pages import LONG_MS
+from .material import START_RANKS, write_notebook
 
 CELLS = (
-    "%load_ext workbench\n%cluster start -n 2",
+    START_RANKS,
     (
         "%%distributed\nimport torch\nvalue = rank + 40\nif rank == 1: breakpoint()\n"
         "total = hvd.allreduce(torch.ones(1), op=hvd.Sum)\nprint('total', float(total), value)"
@@ -17,14 +16,13 @@ CELLS = (
 
 
 @pytest.fixture
-def notebook(lab, server):
+def notebook(lab, server, ranks_kernel):
     path = write_notebook(server, "prompts.ipynb", *CELLS)
-    notebook = lab.open_notebook(path)
+    notebook = lab.open_notebook(server.connect(path, ranks_kernel))
     notebook.lab.panel.open()
     notebook.run_all()
-    notebook.expect_ended(0, timeout_s=LONG_MS / 1000)
-    yield notebook
-    server.shut_down_kernels_of(path)
+    notebook.expect_ended(0)
+    return notebook
 
 
 def answer(notebook, cell, prompt, text):
@@ -42,13 +40,13 @@ def answer(notebook, cell, prompt, text):
     expect(notebook.output(cell)).to_contain_text(f"{prompt} {text}")  # the input is gone
 
 
-def test_a_prompt_is_answered_in_the_notebook(notebook, screenshots):
+def test_a_prompt_is_answered_in_the_notebook(notebook, pictures):
     """The panel says which rank is at a breakpoint; the answers stay in the cell's output."""
     output = notebook.output(1)
     expect(output.locator(".jp-Stdin-prompt")).to_have_text("[rank 1] (Pdb)")
     expect(output).to_contain_text("for rank 1, which is at a breakpoint.")
     expect(notebook.lab.panel.node).to_contain_text("Rank 1 is at a breakpoint")
-    notebook.lab.page.screenshot(path=screenshots / "prompt-breakpoint.png")
+    pictures.take(notebook.lab.page, "prompt-breakpoint")
     answer(notebook, 1, "[rank 1] (Pdb)", "value = 7")
     answer(notebook, 1, "[rank 1] (Pdb)", "c")
     answer(notebook, 2, "[rank 0] Who?", "Ada")
@@ -57,4 +55,4 @@ def test_a_prompt_is_answered_in_the_notebook(notebook, screenshots):
     expect(output).to_contain_text("[rank 1] total 2.0 7")
     expect(notebook.output(2)).to_contain_text("hello Ada")
     expect(notebook.lab.panel.node).not_to_contain_text("at a breakpoint")
-    notebook.lab.page.screenshot(path=screenshots / "prompt-answered.png")
+    pictures.take(notebook.lab.page, "prompt-answered")

@@ -9,8 +9,8 @@ from timers import eventually
 
 from .material import cell_with, longer_quickstart
 
-EPOCHS = 20
-"""Of a second each, and more: enough to be watched on a fast machine."""
+EPOCHS = 30
+"""Of a second each until the test has seen enough, then of a tenth."""
 
 
 @dataclass
@@ -27,8 +27,9 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(new_lab, server, screenshots):
-    path = longer_quickstart(server, "quickstart.ipynb", EPOCHS)
+def run(new_lab, server, pictures, tmp_path_factory):
+    seen = tmp_path_factory.mktemp("quickstart") / "seen"
+    path = longer_quickstart(server, "quickstart.ipynb", EPOCHS, seen)
     trains = cell_with(server.root / path, "for epoch in range")
     lab = new_lab(server)
     notebook = lab.open_notebook(path)
@@ -45,14 +46,15 @@ def run(new_lab, server, screenshots):
     expect(lab.panel.status).to_contain_text("running")
     expect(lab.panel.ranks).to_have_count(2)
     status, ranks = lab.panel.status.inner_text(), lab.panel.ranks.count()
-    lab.panel.node.screenshot(path=screenshots / "quickstart-panel.png")
+    pictures.take(lab.panel.node, "quickstart-panel")
     lab.run_command("application:toggle-left-area")
     expect(lab.panel.node).to_be_hidden()
     view.wait_for_iterations(20)
-    view.node.screenshot(path=screenshots / "quickstart-live-view.png")
+    pictures.take(view.node, "quickstart-live-view")
     # Still running: all of the above was seen in mid-cell.
     notebook.expect_running(trains)
-    notebook.expect_ended(cell_with(server.root / path, "%cluster stop"), 90)
+    seen.touch()
+    notebook.expect_ended(cell_with(server.root / path, "%cluster stop"))
     lab.panel.open()
     outputs = notebook.outputs()
     trained = "".join(output.get("text", "") for output in outputs[trains])

@@ -5,11 +5,11 @@ from clusters import training
 from playwright.sync_api import expect
 
 from .contrast import READABLE, contrast
-from .material import write_notebook
-from .pages import LONG_MS, THEMES
+from .material import START_RANKS, write_notebook
+from .pages import THEMES
 
 CELLS = (
-    "%load_ext workbench\ncluster = %cluster start -n 2",
+    START_RANKS,
     f"%%distributed\n{training(40, 64)}",
     "%timings overhead --pairs 3",
     "%timings off",
@@ -17,8 +17,9 @@ CELLS = (
     "%timings",
     "%timings summary",
     "%explain",
+    "%timings on",
 )
-OVERHEAD, SWITCH, VIEW, SUMMARY, EXPLAIN = 2, 3, 5, 6, 7
+OVERHEAD, SWITCH, VIEW, SUMMARY, EXPLAIN, SWITCH_ON = 2, 3, 5, 6, 7, 8
 UNWRAPPED = """
 (node, width) => {
   const lines = node.innerText.split('\\n');
@@ -34,25 +35,22 @@ UNWRAPPED = """
 
 
 @pytest.fixture(scope="module")
-def notebook(new_lab, server):
+def notebook(new_lab, server, ranks_kernel):
     path = write_notebook(server, "recording.ipynb", *CELLS)
-    notebook = new_lab(server).open_notebook(path)
+    notebook = new_lab(server).open_notebook(server.connect(path, ranks_kernel))
     notebook.wait_for_kernel()
-    for cell in range(len(CELLS)):
-        notebook.lab.page.evaluate(
-            "cell => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }",
-            cell,
-        )
-        notebook.lab.run_command("notebook:run-cell")
-        notebook.expect_ended(cell, timeout_s=LONG_MS / 1000)
+    for cell in range(SWITCH_ON):
+        notebook.run(cell)
+        notebook.expect_ended(cell)
     notebook.lab.panel.open()
     yield notebook
-    server.shut_down_kernels_of(path)
+    notebook.run(SWITCH_ON)
+    notebook.expect_ended(SWITCH_ON)
 
 
-@pytest.mark.parametrize("width", [1280, 1920])
+@pytest.mark.parametrize("width", [1280, 1920])  # changes faster than the theme: it is cheaper
 @pytest.mark.parametrize("theme", THEMES)
-def test_pictures(notebook, screenshots, theme, width):
+def test_all_text_is_seen(notebook, pictures, theme, width):
     """What is shown fits next to the panel, and has enough contrast."""
     page = notebook.lab.page
     page.set_viewport_size({"width": width, "height": 900})
@@ -61,10 +59,7 @@ def test_pictures(notebook, screenshots, theme, width):
     for cell, said in {OVERHEAD: "", SWITCH: "Recording is off", **unrecorded}.items():
         notebook.cells.nth(cell).scroll_into_view_if_needed()
         expect(notebook.output(cell)).to_contain_text(said)
-        page.wait_for_timeout(300)  # for the picture
-        notebook.cells.nth(cell).screenshot(
-            path=screenshots / f"recording-{cell}-{theme}-{width}.png"
-        )
+        pictures.take(notebook.cells.nth(cell), f"recording-{cell}-{theme}-{width}")
     notebook.cells.nth(OVERHEAD).scroll_into_view_if_needed()
     said = notebook.output(OVERHEAD).locator("pre").first
     assert said.evaluate(UNWRAPPED, said.bounding_box()["width"]) == []

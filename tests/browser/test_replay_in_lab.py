@@ -11,33 +11,33 @@ from .pages import LiveView
 SESSION = NOTEBOOKS.parent / "docs" / "sessions" / "hgx-8gpu.gwsession"
 
 
-def test_a_session_plays_in_the_view_and_the_panel(lab, server, screenshots):
+def test_a_session_plays_in_the_view_and_the_panel(lab, server, light_kernel, pictures):
     """Both show the simulated host and say so; it pauses and ends with buttons."""
     cells = ("%load_ext workbench", f"%timings replay {SESSION} --speed 0.5")
-    notebook = lab.open_notebook(write_notebook(server, "replay.ipynb", *cells))
+    path = write_notebook(server, "replay.ipynb", *cells)
+    notebook = lab.open_notebook(server.connect(path, light_kernel))
     lab.panel.open()
     notebook.run_all()
     view = LiveView(notebook)
     view.show()
-    expect(lab.panel.status).to_contain_text("simulated", timeout=60_000)
+    expect(lab.panel.status).to_contain_text("simulated")
     expect(lab.panel.ranks).to_have_count(8)
     card = lab.panel.card("hgx-1 (simulated)")
-    expect(card).to_be_visible(timeout=60_000)
+    expect(card).to_be_visible()
     if card.get_attribute("open") is None:
         card.locator("summary").first.click()
     drawing = card.get_by_role("group", name=re.compile("^Topology"))
     expect(drawing.get_by_role("button", name=re.compile("^GPU"))).to_have_count(8)
     expect(notebook.node.get_by_text("hgx-8gpu (simulated)").first).to_be_visible()
     pause = notebook.node.get_by_role("button", name=re.compile("Pause$")).first
-    lab.page.screenshot(path=str(screenshots / "replay-playing.png"))
+    pictures.take(lab.page, "replay-playing")
     pause.click()
     play = notebook.node.get_by_role("button", name=re.compile("Play$"))
-    expect(play).to_be_visible(timeout=60_000)
+    expect(play).to_be_visible()
     expect(
         notebook.node.get_by_text(re.compile(r"\d\d:\d\d of 0\d:\d\d, paused")).first
     ).to_be_visible()
-    lab.page.screenshot(path=str(screenshots / "replay-paused.png"))
+    pictures.take(lab.page, "replay-paused")
     notebook.node.get_by_role("button", name=re.compile("Close$")).click()
     expect(play).to_be_disabled()
     expect(card).to_have_count(0)
-    server.shut_down_kernels_of("replay.ipynb")

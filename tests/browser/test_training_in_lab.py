@@ -7,11 +7,7 @@ from playwright.sync_api import expect
 from timers import eventually
 
 from .contrast import READABLE, contrast
-from .material import ENDLESS, training_cells, write_notebook
 from .pages import THEMES
-
-TRAINS = 2
-"""The cell that trains."""
 
 VIEW_TEXTS = (
     ".jp-gw-Live-keyFigures .jp-gw-Live-value",
@@ -49,21 +45,10 @@ PANEL_TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def notebook(new_lab, server):
-    path = write_notebook(server, "training.ipynb", *training_cells(ENDLESS))
-    notebook = new_lab(server).open_notebook(path)
-    notebook.run_all()
-    notebook.lab.panel.open()
-    notebook.expect_running(TRAINS)
-    yield notebook
-    server.shut_down_kernels_of(path)
-
-
 @pytest.fixture
-def view(notebook):
+def view(training):
     """The view of a training that runs, as it follows it."""
-    view = notebook.view
+    view = training.view
     view.show()
     view.wait_for_iterations(1)
     yield view
@@ -225,30 +210,30 @@ def test_explain_while_it_trains(view):
     expect(view.explain).to_be_focused()
 
 
+@pytest.mark.parametrize("width", [1280, 1920])  # changes faster than the theme: it is cheaper
 @pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", [1280, 1920])
-def test_readable(notebook, view, screenshots, theme, width):
+def test_readable(training, view, pictures, theme, width):
     """Text of the view and of the panel has enough contrast in every theme."""
-    notebook.lab.page.set_viewport_size({"width": width, "height": 1000})
-    notebook.lab.set_theme(theme)
+    training.lab.page.set_viewport_size({"width": width, "height": 1000})
+    training.lab.set_theme(theme)
     view.show()
     view.wait_for_iterations(1)
     view.explain.click()
     expect(view.causes.first).to_be_visible()
-    name = f"{theme.removeprefix('JupyterLab ').lower().replace(' ', '-')}-{width}.png"
-    notebook.lab.page.screenshot(path=screenshots / f"page-{name}")
-    view.node.screenshot(path=screenshots / f"live-view-{name}")
-    notebook.lab.panel.node.screenshot(path=screenshots / f"panel-{name}")
-    for node, selectors in ((view.node, VIEW_TEXTS), (notebook.lab.panel.node, PANEL_TEXTS)):
+    name = f"{theme.removeprefix('JupyterLab ').lower().replace(' ', '-')}-{width}"
+    pictures.take(training.lab.page, f"page-{name}")
+    pictures.take(view.node, f"live-view-{name}")
+    pictures.take(training.lab.panel.node, f"panel-{name}")
+    for node, selectors in ((view.node, VIEW_TEXTS), (training.lab.panel.node, PANEL_TEXTS)):
         measured = {one: contrast(node.locator(f"{one}:visible").first) for one in selectors}
         assert {one: ratio for one, ratio in measured.items() if ratio < READABLE} == {}
 
 
-def test_reload_in_mid_cell(notebook, view):
+def test_reload_in_mid_cell(training, view):
     """After a reload the view has its last state, and continues before the cell ends."""
-    notebook.save()
+    training.save()
     saved = view.iteration
-    notebook.reload()
+    training.reload()
     view.show()
     view.wait_for_iterations(saved + 20 - view.iteration)
     # A kernel hears a page that was reloaded at the cell's end only: the page answers.
@@ -256,26 +241,24 @@ def test_reload_in_mid_cell(notebook, view):
     expect(view.notice).to_contain_text("from this page")
     assert len(view.stretch) == 2
     # JupyterLab itself forgets the mark of the cell that runs; the panel does not.
-    expect(notebook.lab.panel.status).to_contain_text("running")
-    assert notebook.lab.complaints == []
+    expect(training.lab.panel.status).to_contain_text("running")
+    assert training.lab.complaints == []
 
 
 @pytest.mark.parametrize("theme", THEMES[:2])
-def test_the_verdict_after_the_end(notebook, screenshots, theme):
+def test_the_verdict_after_the_end(ended_training, pictures, theme):
     """Once the cell has ended its verdict is a line of the view, and in the saved output."""
-    notebook.lab.run_command("notebook:interrupt-kernel")
-    expect(notebook.lab.panel.status).to_contain_text("ready", timeout=60_000)
-    notebook.lab.set_theme(theme)
-    view = notebook.view
+    ended_training.lab.set_theme(theme)
+    view = ended_training.view
     view.show()
     expect(view.verdict).to_have_text(re.compile("^Verdict: .* per iteration, .* communication; "))
     assert contrast(view.verdict) >= READABLE
     view.explain.click()
     expect(view.causes.first).to_be_visible()
-    view.node.screenshot(path=screenshots / f"verdict-{theme.split()[-1].lower()}.png")
+    pictures.take(view.node, f"verdict-{theme.split()[-1].lower()}")
 
     def saved():
-        outputs = [one.get("data", {}) for cell in notebook.outputs() for one in cell]
+        outputs = [one.get("data", {}) for cell in ended_training.outputs() for one in cell]
         return any("Verdict: " in "".join(one.get("text/html", "")) for one in outputs)
 
     assert eventually(saved)

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 from clusters import children, waiting_for
-from timers import SOON_S, InThread, eventually, when
+from timers import InThread, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -25,11 +25,9 @@ def test_what_is_sent_to_an_agent_that_reads_nothing():
     try:
         agent.wait_until_greeted(time.monotonic() + 60)
         os.kill(agent.hello.pid, signal.SIGSTOP)
-        began = time.monotonic()
         questions = [
             agent.post("clock") for _ in range(20_000)
         ]  # 2 MB: more than fits into a socket's buffer
-        assert time.monotonic() - began < SOON_S
         os.kill(agent.hello.pid, signal.SIGCONT)
         last = agent.answer(questions[-1], time.monotonic() + 60)
         assert isinstance(last, float)
@@ -45,9 +43,7 @@ def test_an_agent_that_is_stopped_is_ended():
     agent.wait_until_greeted(time.monotonic() + 60)
     pid = agent.hello.pid
     os.kill(pid, signal.SIGSTOP)
-    began = time.monotonic()
     agent.close()
-    assert time.monotonic() - began < SOON_S
     assert not psutil.pid_exists(pid)
     assert not agent.folder.exists()
 
@@ -88,11 +84,9 @@ def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
     with wb.Cluster(n=1) as cluster:
         (pid,) = [one.pid for one in children(module) if one not in before]
         os.kill(pid, signal.SIGSTOP)
-        began = time.monotonic()
         assert set(cluster.samples()) <= {info.vm for info in cluster.ranks}
         cluster.memory_bytes()
         cluster.stop()
-        assert time.monotonic() - began < SOON_S
     assert not psutil.pid_exists(pid)
 
 

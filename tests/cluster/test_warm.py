@@ -15,7 +15,7 @@ import psutil
 import pytest
 from clusters import WARM, children, gone, own_processes, quiet, with_support
 from combinations import BACKENDS
-from timers import FAR_S, PROCESS_S, InThread, eventually, when
+from timers import PROCESS_S, InThread, eventually, when
 
 import workbench as wb
 from workbench.cluster import warm
@@ -258,7 +258,7 @@ def test_it_is_gone_or_stuck_during_a_start(module, number):
     pid = start_and_stop()[2]
     waiter = when(lambda: children(module), lambda: os.kill(pid, number))
     with wb.Cluster(n=1) as cluster:
-        waiter.join(FAR_S)
+        waiter.join()
         assert quiet(cluster, "rank").values == {0: 0}
     assert not children()
 

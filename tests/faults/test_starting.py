@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -11,6 +12,7 @@ import pytest
 from disks import fill, small_disk
 from timers import eventually, later, when
 
+from workbench.cluster import warm
 from workbench.errors import StartFailed
 
 from .box import (
@@ -103,6 +105,7 @@ def interrupted_while_starting(box):
 @pytest.mark.parametrize("module", [CONTROLLER, AGENT])
 def test_an_interrupt_as_soon_as_a_process_was_started(module, box, monkeypatch):
     """It is ended, although nothing had noted it yet."""
+    warm.end()
     usual = subprocess.Popen
 
     def started(command, **options):
@@ -113,6 +116,27 @@ def test_an_interrupt_as_soon_as_a_process_was_started(module, box, monkeypatch)
 
     with starting(box) as cluster:
         monkeypatch.setattr(subprocess, "Popen", started)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.start()
+        assert cluster.message == "did not start: interrupted"
+        assert eventually(lambda: not ours())
+
+
+@pytest.mark.parametrize("module", [CONTROLLER, AGENT])
+def test_an_interrupt_as_soon_as_a_process_was_requested(module, box, monkeypatch):
+    """The same of a process that the warm process forks."""
+    box.close()
+    with box.new(n=2):
+        pass
+    usual = socket.send_fds
+
+    def requested(channel, buffers, descriptors):
+        usual(channel, buffers, descriptors)
+        if module.encode() in buffers[0]:
+            interrupt()
+
+    with starting(box) as cluster:
+        monkeypatch.setattr(socket, "send_fds", requested)
         with pytest.raises(KeyboardInterrupt):
             cluster.start()
         assert cluster.message == "did not start: interrupted"
@@ -141,25 +165,38 @@ def full_disk_while_starting(box, tmp_path, monkeypatch):
 
 
 THIEF = """
-import socket, sys, time
+import importlib.util, socket, sys
 
 taken = []
 
-def sleep(seconds, sleep=time.sleep):
-    app = sys.modules.get("ipyparallel.controller.app")
-    if app and seconds == 0.25 and not taken:  # ports are chosen, and none of these is bound
-        controller = app.IPController.instance()
-        for ports in controller.client_info, controller.engine_info:
-            taken.append(socket.socket())
-            taken[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, %d)
-            try:
-                taken[-1].bind(("127.0.0.1", ports["task"]))
-                taken[-1].listen()
-            except OSError:
-                pass  # reserved
-    sleep(seconds)
+def steal(controller):
+    for ports in controller.client_info, controller.engine_info:
+        taken.append(socket.socket())
+        taken[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, %d)
+        try:
+            taken[-1].bind(("127.0.0.1", ports["task"]))
+            taken[-1].listen()
+        except OSError:
+            pass  # reserved
 
-time.sleep = sleep
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "ipyparallel.controller.app":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            usual = module.IPController.init_schedulers
+            def init_schedulers(controller):  # ports are chosen, and none of these is bound
+                steal(controller)
+                usual(controller)
+            module.IPController.init_schedulers = init_schedulers
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Finder())
 """
 """Takes ports of the controller, as another process can be given them."""
 

@@ -110,7 +110,7 @@ def near(*times):
     return pytest.approx(times, abs=ERROR_NS, rel=0)
 
 
-@pytest.mark.parametrize("elastic", [0, 1])
+@pytest.mark.parametrize("elastic", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_an_allreduce_has_the_times_of_the_gpu(gpu, elastic):
     """The wait for the gradients is no copy, and the copy no transfer."""
     gpu.library.choose(elastic, 0)
@@ -123,6 +123,7 @@ def test_an_allreduce_has_the_times_of_the_gpu(gpu, elastic):
     assert found.finished >= ready + 2 * COPY_NS + TRANSFER_NS
 
 
+@pytest.mark.soak
 def test_a_record_says_that_its_transfers_are_known(gpu):
     """So waiting, queueing and transfer are distinguished."""
     gpu.queue()
@@ -135,6 +136,7 @@ def test_a_record_says_that_its_transfers_are_known(gpu):
     assert transfer_ns == pytest.approx(TRANSFER_NS, abs=EXACT_NS, rel=0)
 
 
+@pytest.mark.soak
 def test_a_tensor_alone_is_not_copied(gpu):
     """Its transfer begins when the stream has the tensor."""
     found = gpu.allreduce(tensors=1)
@@ -143,6 +145,7 @@ def test_a_tensor_alone_is_not_copied(gpu):
     assert found.began == found.responded
 
 
+@pytest.mark.soak
 def test_a_host_that_is_late_changes_no_time(gpu):
     """Events are read long after they were reached, also before the first anchor."""
     found = gpu.run("work 4000\nevent\nwork 5000\nevent NCCL_BCAST\nevent\nsleep 50000\nwait")
@@ -150,6 +153,7 @@ def test_a_host_that_is_late_changes_no_time(gpu):
     assert found.of_gpu == near(ready, ready, ended)
 
 
+@pytest.mark.soak
 def test_a_transfer_in_parts_is_one(gpu):
     """Horovod's thread launches one of the parts; that is no transfer."""
     found = gpu.run(
@@ -161,6 +165,7 @@ def test_a_transfer_in_parts_is_one(gpu):
     assert found.of_gpu == near(ready, ready, ended)
 
 
+@pytest.mark.soak
 def test_a_transfer_over_the_host_is_one(gpu):
     """As in a hierarchical allreduce, which waits for the GPU in between."""
     found = gpu.run(
@@ -191,6 +196,7 @@ def test_a_gpu_that_does_not_answer_is_not_waited_for(gpu):
     assert gpu.allreduce().library == "NCCL_ALLREDUCE"
 
 
+@pytest.mark.soak
 def test_a_completion_before_the_gpu_leaves_the_transfer_unknown(gpu):
     """HOROVOD_ENABLE_ASYNC_COMPLETION: callers go on, and the GPU waits for the transfer."""
     gpu.library.choose(0, 1)
@@ -199,6 +205,7 @@ def test_a_completion_before_the_gpu_leaves_the_transfer_unknown(gpu):
     assert found.finished < found.events[0] + COPY_NS + TRANSFER_NS
 
 
+@pytest.mark.soak
 def test_only_what_is_recorded_has_more_events(gpu):
     """Without it, the backward and the end have one; there are three more, and anchors."""
 

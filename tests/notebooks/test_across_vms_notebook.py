@@ -52,6 +52,7 @@ def figures(result):
     }
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 @needs_vms
 def test_it_learns_the_same_over_both_links(result):
@@ -61,6 +62,7 @@ def test_it_learns_the_same_over_both_links(result):
     assert slow == fast
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 @needs_vms
 def test_the_slow_link_costs(figures):
@@ -68,6 +70,7 @@ def test_the_slow_link_costs(figures):
     assert figures[1]["exposed"] > 1.5 * figures[10]["exposed"]
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 @needs_vms
 def test_nothing_is_faster_than_the_slow_link(figures):
@@ -77,6 +80,7 @@ def test_nothing_is_faster_than_the_slow_link(figures):
     assert slow["communication"] >= 0.98 * slow["least"]
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 @needs_vms
 def test_it_says_what_the_faster_link_saved(result, figures):
@@ -87,6 +91,7 @@ def test_it_says_what_the_faster_link_saved(result, figures):
     assert int(saved[2]) == pytest.approx(100 * (slow - fast) / slow, abs=1)
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 @needs_vms
 def test_the_page_shows_where_the_ranks_were(result):
@@ -97,6 +102,7 @@ def test_the_page_shows_where_the_ranks_were(result):
     assert re.search(r"<th>1 Gbit/s</th>\s*<th>10 Gbit/s</th>", page)
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 @needs_vms
 def test_nothing_is_left(result):

@@ -23,6 +23,7 @@ def said(tmp_path_factory):
     return dict(found)
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_the_slow_loader_is_found(said):
     """Eight items of 4 ms: the next batch takes as long."""
@@ -31,6 +32,7 @@ def test_the_slow_loader_is_found(said):
     assert 32 <= float(taken[1]) < 64
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_the_slow_rank_is_found(said):
     """It is rank 1's forward, and the size of its delay is right."""
@@ -42,6 +44,7 @@ def test_the_slow_rank_is_found(said):
     assert 36 <= float(late[1]) <= 44
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_the_slow_link_is_found(said):
     """No rank is late; the fabric gave more when it was calibrated."""

@@ -19,6 +19,7 @@ def result(tmp_path_factory):
     return write_page(executed(RDMA), tmp_path_factory.mktemp("rdma") / "rdma.html")
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_the_faster_fabric_is_faster(result):
     """At two ranks, whose link has four times the rate; the sentence has the interval."""
@@ -28,12 +29,14 @@ def test_the_faster_fabric_is_faster(result):
     assert float(found["2"]) < 1
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_the_transports_are_those_that_the_library_reports(result):
     """Gloo's TCP, on both VMs: no InfiniBand is claimed."""
     assert re.findall(r"rank (\d): Gloo: TCP \w+", result.summary) == ["0", "1"]
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_measured_calibrated_and_nominal_are_side_by_side(result):
     """In each study's table; a calibration that the load has spoiled is unknown, with a reason."""

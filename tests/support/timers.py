@@ -19,10 +19,6 @@ PROCESS_S = 80.0 * LIMITS_FACTOR
 BUILD_S = 280.0 * LIMITS_FACTOR
 """The limit of a build, in a test that is marked with a longer time limit."""
 
-SOON_S = 60.0
-"""What ends before this has ended by itself: time limits in tests are longer, and what is measured
-in seconds is in `tests/bench`."""
-
 
 def within(seconds, reached):
     """Ask until the answer is true, for some seconds at most, and return it."""

@@ -171,6 +171,7 @@ def test_a_link_has_its_rate(machines):
         assert max(rates) < 1.0
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_a_rate_can_be_changed(machines):
     """At 10 Gbit/s and without a rate, the same VMs move clearly more."""

@@ -72,6 +72,7 @@ def test_a_pause_is_named_with_its_line(cluster):
     assert "sampled" not in other(cluster).evidence
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_pure_python_in_the_loop_is_named_with_line_and_function(cluster):
     """An augmentation of the user's own, between a step and the next forward."""

@@ -37,7 +37,7 @@ class Run:
         return found[found["last_iteration"] >= first]
 
 
-@pytest.fixture(scope="module", params=["here", "vms"])
+@pytest.fixture(scope="module", params=["here", pytest.param("vms", marks=pytest.mark.soak)])
 def run(request):
     if request.param == "here":
         with wb.Cluster(n=2) as cluster:
@@ -52,8 +52,14 @@ def run(request):
         yield Run(cluster, machines)
 
 
-@pytest.mark.parametrize("late", [0, 1])
-@pytest.mark.parametrize("where", KINDS)
+@pytest.mark.parametrize(
+    ("where", "late"),
+    [
+        pytest.param(where, late, marks=[] if late == number % 2 else [pytest.mark.soak])
+        for number, where in enumerate(KINDS)
+        for late in (0, 1)
+    ],
+)
 def test_a_delay_is_named_with_its_rank_phase_and_size(run, where, late):
     """20 ms in one rank: who, where, since when, and how much to 1 ms or 10 %."""
     first, slept = run.train(25, late=late, where=where, when=range(25))
@@ -69,6 +75,7 @@ def test_a_delay_is_named_with_its_rank_phase_and_size(run, where, late):
     assert run.cluster.timings.summary(latest=20).slowest_rank == late
 
 
+@pytest.mark.soak
 def test_five_late_iterations_are_enough(run):
     """A rank that loads 20 ms longer is found by the fifth iteration, and that it ended."""
     first, slept = run.train(30, late=1, where="data", when=range(15, 20))

@@ -79,7 +79,14 @@ def cluster(machines):
         yield running
 
 
-@pytest.fixture(scope="module", params=[0.5, 1.0, 2.0], ids=lambda gbps: f"{gbps:g}-Gbit/s")
+RATES = [
+    pytest.param(0.5, id="0.5-Gbit/s", marks=pytest.mark.soak),
+    pytest.param(1.0, id="1-Gbit/s"),
+    pytest.param(2.0, id="2-Gbit/s", marks=pytest.mark.soak),
+]
+
+
+@pytest.fixture(scope="module", params=RATES)
 def measured(request, machines, cluster, tmp_path_factory):
     """Some iterations over links of one rate: NIC counters by rank, the Timeline, the timings."""
     for vm in ("vm1", "vm2"):

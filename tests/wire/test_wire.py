@@ -10,7 +10,7 @@ from array import array
 import psutil
 import pytest
 import zmq
-from timers import FAR_S, SOON_S
+from timers import FAR_S
 
 from workbench.errors import WireError
 from workbench.wire import Flag, Inbox, IterationRecord, Layout, Message, Outbox, link
@@ -243,9 +243,7 @@ def test_an_outbox_that_cannot_send_is_closed():
     outbox = Outbox(address)
     for number in range(3_000):
         outbox.send(Chunk(number, 0, (bytes(1000),)))
-    began = time.monotonic()
     outbox.close()
-    assert time.monotonic() - began < SOON_S
     own = set(threading.enumerate()) - others
     assert "workbench-outbox" not in {thread.name for thread in own}
 

@@ -57,15 +57,17 @@ def remove(path: Path) -> None:
             shutil.rmtree(path)
 
 
-def claim(path: Path) -> None:
+def claim(path: Path) -> int | None:
     """Mark a folder as in use until this process and its children have ended.
 
+    Return the descriptor that marks it, which children inherit; None if that is not possible.
     Folders next to it that agents no longer use are removed. Folders without a lock file
     are kept: an agent of another version may use them.
     """
     (path / _LOCK).touch(mode=0o600)
-    _lock(path)  # the lock is released when the last process ends
+    descriptor = _lock(path)  # the lock is released when the last process ends
     _remove_abandoned(path.parent, path.name.rpartition("-")[0] + "-")
+    return descriptor
 
 
 def _lock(path: Path) -> int | None:

@@ -77,7 +77,7 @@ class AgentProcess:
     def __init__(self, kernel: KernelSocket, warm: WarmProcess | None = None) -> None:
         self._kernel = kernel
         self._warm = warm
-        claim(kernel.path.parent)
+        self._lock = claim(kernel.path.parent)
         self._folder = RankFolder()
         self._ranks = RankProcesses(self._folder, kernel.path.parent)
         self._stream = RecordStream(self._folder)
@@ -274,7 +274,9 @@ class AgentProcess:
         if warm is None or self._loaded.error:
             return
         self._end_threads()
-        if warm.split(self._load_order, self._loaded.threads):
+        inherited = [*self._kernel.descriptors(), *self._ranks.descriptors()]
+        inherited += [self._wakeup, self._wake, *([] if self._lock is None else [self._lock])]
+        if warm.split(self._load_order, self._loaded.threads, inherited):
             began = psutil.Process().create_time()
             self._loaded = replace(self._loaded, pid=os.getpid(), began=began)
         for worker in self._workers.values():

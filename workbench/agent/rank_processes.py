@@ -90,6 +90,10 @@ class RankProcesses:
         child = self._running[pid] = RankProcess(order.slot, pid, log)
         return child
 
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that only an agent needs."""
+        return self._oom.descriptors()
+
     def _clean_up(self) -> None:
         self._folder.remove()
         remove(self._agent_folder)
@@ -147,6 +151,10 @@ class OomWatch:
             os.lseek(self._messages, 0, os.SEEK_END)
         except OSError:
             self._messages = None
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that this object uses."""
+        return [] if self._messages is None else [self._messages]
 
     def describe(self, pid: int) -> str:
         """Return whether memory ran out when the process `pid` ended; empty if it did not."""

@@ -89,7 +89,7 @@ class WarmProcess:
         """The process ids of forked processes, by descriptors that are readable when they end."""
         self._idle_since = 0.0
 
-    def split(self, load: Load, threads: int | None) -> bool:
+    def split(self, load: Load, threads: int | None, inherited: list[int]) -> bool:
         """Return True in a child, which continues as the agent; this process becomes warm.
 
         Return False, in this process, if that is not possible.
@@ -100,6 +100,8 @@ class WarmProcess:
             What was loaded.
         threads
             How many threads each rank has; None if the user has set the number.
+        inherited
+            Descriptors of the agent, which the warm process closes.
         """
         self._load, self._threads = load, threads
         try:
@@ -124,15 +126,15 @@ class WarmProcess:
             os.close(self._kernel)
             return True
         try:
-            self._serve(agent)
+            self._serve(agent, inherited)
         finally:
             os._exit(0)
 
-    def _serve(self, agent: int) -> None:
+    def _serve(self, agent: int, inherited: list[int]) -> None:
         """Fork processes until the kernel has ended or needs none."""
-        self._become_warm()
+        self._become_warm(inherited)
         self._files = _files()
-        with selectors.DefaultSelector() as selector:
+        with selectors.EpollSelector() as selector:
             self._selector = selector
             selector.register(self._kernel, selectors.EVENT_READ)
             selector.register(self._channel, selectors.EVENT_READ)
@@ -164,12 +166,13 @@ class WarmProcess:
             return None
         return max(0.0, self._idle_since + self._settings.idle_s - time.monotonic())
 
-    def _become_warm(self) -> None:
+    def _become_warm(self, inherited: list[int]) -> None:
         """Give back all that belongs to the agent, which continues in another process."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        _close_all({self._channel.fileno(), self._kernel})
+        for descriptor in inherited:
+            os.close(descriptor)
         null = os.open(os.devnull, os.O_RDWR)
         for target in (0, 1, 2):
             os.dup2(null, target)
@@ -236,8 +239,10 @@ class WarmProcess:
 
     def _run(self, fork: Fork, server: int, log: int, starter: int) -> int:
         """Become the process of ``python -m MODULE ARGUMENTS``."""
-        _close_all({server, log, starter})
         os.setsid()
+        own = [self._channel.fileno(), self._kernel, self._selector.fileno(), *self._children]
+        for descriptor in own:
+            os.close(descriptor)
         with socket.socket(fileno=starter) as consent:
             consent.settimeout(_CONSENT_S)
             consent.sendall(str(os.getpid()).encode())
@@ -286,15 +291,6 @@ class WarmProcess:
 
 def _share_of_cores(slots: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // slots)
-
-
-def _close_all(kept: set[int]) -> None:
-    """Close all descriptors, also those of libraries, but the standard ones and those `kept`."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
-        descriptor = int(name)
-        if descriptor > 2 and descriptor not in kept:
-            with contextlib.suppress(OSError):  # of the listing itself
-                os.close(descriptor)
 
 
 def _files() -> dict[str, tuple[int, ...]]:

@@ -95,6 +95,8 @@ def _end_child(error: BaseException | None) -> NoReturn:
     """
     status = 0
     with contextlib.suppress(BaseException):  # it must never continue as a second rank
+        sys.stdout.flush()
+        sys.stderr.flush()
         if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
             status = error.code or 0
         elif error is not None:

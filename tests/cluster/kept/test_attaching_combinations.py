@@ -1,12 +1,9 @@
 """A kept cluster is found by the next kernel, over each backend and each launcher."""
 
-import time
-
 import pytest
 from clusters import CELL_S, gone, quiet
 from combinations import BACKENDS, LOCAL, Combination, parametrize
 from kept_clusters import IN_A_CELL, KILLED, kernel
-from timers import SOON_S
 
 from workbench.errors import RanksFailed
 
@@ -51,9 +48,7 @@ def test_a_rank_that_another_has_left_alone_is_freed(attach, capsys, backend):
     with Combination(backend, "local").options():
         arguments = f"n=2, keep='60s', backend={backend.name!r}"
         kernel(IN_A_CELL.format(source=source), arguments, f"{backend.cells}make()")
-        began = time.monotonic()
         cluster = attach()
-        assert time.monotonic() - began < SOON_S
         assert "rank 0 waited for a rank that has ended the cell" in capsys.readouterr().out
         assert cluster["kept"] == [0, 10]
         values = quiet(cluster, "train(2)", timeout=CELL_S).values

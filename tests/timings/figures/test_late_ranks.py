@@ -94,6 +94,7 @@ def load_and_train(late, count=30):
 """
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_a_planted_straggler_is_found_and_nobody_without_one(trained):
     """A slow loader on one rank or on none, several times over."""

@@ -28,6 +28,7 @@ m = net(); train(m, sgd(m), reduce=call)""",
 }
 
 
+@pytest.mark.soak
 @pytest.mark.timing
 def test_a_pause_after_the_step_is_other_and_explained(trained):
     """200 ms slept outside any loader are no data loading, and are reported as far as known."""
@@ -133,7 +134,7 @@ def test_a_stored_run_says_so_too():
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("unused", [False, True])
+@pytest.mark.parametrize("unused", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_ddp_buckets_end_when_they_end(cluster, trained, unused):
     """A bucket that one rank waits 50 ms for took 50 ms, of which hardly any was overlapped."""
     ready, rows = trained(

@@ -2,12 +2,10 @@
 
 import json
 import os
-import time
 
 import pyarrow as pa
 import pytest
 from hostile import controls, mutated_bytes, mutated_json
-from timers import SOON_S
 
 import workbench as wb
 from workbench.widgets.runs import RunList, run_table
@@ -82,10 +80,8 @@ def test_a_pipe_in_the_place_of_a_file(ended, name):
     """Nothing waits for it."""
     (ended.path / name).unlink()
     os.mkfifo(ended.path / name)
-    began = time.monotonic()
     show(ended.path)
     assert [run.name for run in wb.list_runs()] == [ended.path.name]
-    assert time.monotonic() - began < SOON_S
 
 
 @pytest.mark.parametrize("name", ["a" * 20_000, "a/" * 3_000])
