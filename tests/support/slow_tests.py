@@ -17,5 +17,5 @@ def is_slow(item, tests):
     return is_in_one or not set(SLOW_FIXTURES).isdisjoint(item.fixturenames)
 
 
-if __name__ == "__main__":  # for `make check`: it saves the time to collect tests that it leaves out
+if __name__ == "__main__":  # `make check` need not collect these, which takes long
     print(*(f"--ignore=tests/{folder}" for folder in SLOW_FOLDERS))
