@@ -90,9 +90,8 @@ def pid() -> int | None:
 
 def end() -> None:
     """End the warm process, if there is one; the processes that it has forked go on."""
-    global _current
     with _lock:
-        warm, _current = _usable(), None
+        warm = _usable()
         if warm is not None and warm.agent is not None:
             warm.end()
 

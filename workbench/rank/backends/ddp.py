@@ -64,8 +64,11 @@ class DDPBackend(Backend):
 
     @staticmethod
     def versions() -> dict[str, str]:
-        """Return NCCL's version, if there is a GPU; Gloo has none."""
-        if not (torch.cuda.is_available() and dist.is_nccl_available()):
+        """Return NCCL's version, if PyTorch has it; Gloo has none.
+
+        Agents call this before they fork ranks: it must not initialize CUDA.
+        """
+        if not (torch.version.cuda and dist.is_nccl_available()):
             return {}
         return {"NCCL": ".".join(map(str, torch.cuda.nccl.version()))}
 
