@@ -306,5 +306,5 @@ def test_a_file_in_the_place_of_a_folder(tmp_path, below):
     """The error names the file, and says that it is no folder."""
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(NotADirectoryError, match="Not a directory: .*file'"):
+    with pytest.raises(NotADirectoryError, match=r"Not a directory: .*file'"):
         make_private_folder(file / below)
