@@ -56,7 +56,8 @@ lab: $(STAMPS)/ready  ## set up, open JupyterLab on the quickstart
 check: lint  ## lint, and run the tests that start no ranks, VMs or servers: two minutes
 	@echo "==> fast tests, a process per core (a minute)"
 	@.ci/limit 240 $(BIN)/python -m pytest -q -n auto --dist loadfile --maxfail 10 --timeout 20 \
-	    -m "not slow and not timing and not browser and not soak"
+	    -m "not slow and not timing and not browser and not soak" \
+	    $$($(BIN)/python tests/support/slow_tests.py)
 
 test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run the tests: Python, notebook, browser, TypeScript: 15 minutes
 	@$(BIN)/python .ci/python-tests $(TEST_PROCESSES)

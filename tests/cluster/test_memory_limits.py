@@ -64,9 +64,9 @@ def test_a_rank_without_memory_keeps_its_variables(clean_cluster, size, extra):
     assert cluster["kept"] == [41, 42]
 
 
-def test_a_ring_for_which_there_is_no_memory(clean_cluster):
+def test_a_ring_for_which_there_is_no_memory(new_ranks):
     """The error names the limit, and a new process takes the rank's place."""
-    cluster = clean_cluster
+    cluster = new_ranks  # earlier tests have left free memory to those that they have used
     quiet(cluster, "kept = 41 + rank\n" + training(2))
     with pytest.raises(wb.WorkbenchError):
         quiet(cluster, LIMITED.format(size=1 << 22, extra="-(300 << 20)"))

@@ -80,7 +80,11 @@ def test_a_file_that_is_written(workbench, vm):
     assert path.exists()
 
 
-@pytest.mark.parametrize("command", [["resources"], ["doctor"], ["build-horovod", "--check"]])
+@pytest.mark.parametrize(
+    "command",
+    [["resources"], ["doctor"], pytest.param(["build-horovod", "--check"], marks=pytest.mark.soak)],
+    ids=" ".join,
+)
 def test_this_machine(workbench, command):
     """Whatever its devices are called."""
     assert workbench(*command)[0]
