@@ -16,9 +16,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 TESTS = Path(__file__).parent
 MARK = "WORKBENCH_CANARY"
@@ -67,8 +69,6 @@ class Cluster:
             raise AssertionError(f"the cell has shown {sink.text!r} instead of {OUTPUT!r}")
 
     def stop(self) -> None:
-        import psutil
-
         processes = [psutil.Process(rank.pid) for rank in self._cluster.ranks]
         self._cluster.stop()
         left = [process.pid for process in processes if process.is_running()]
@@ -211,20 +211,23 @@ def print_logs(home: Path) -> None:
 
 def end_processes() -> None:
     """End what this process has started and has not ended itself."""
-    for process in marked():
-        with contextlib.suppress(Exception):
-            process.kill()
+    deadline = time.monotonic() + END_S / 2
+    while (processes := marked()) and time.monotonic() < deadline:
+        for process in processes:  # until there is none: each may start another one before its end
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(processes, timeout=0.5)
 
 
-def marked() -> Iterator:
-    """The other processes that have inherited the mark."""
-    import psutil
-
+def marked() -> list[psutil.Process]:
+    """Return the other processes that have inherited the mark."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             is_marked = process.environ().get(MARK) == os.environ[MARK]
             if is_marked and process.pid != os.getpid():
-                yield process
+                processes.append(process)
+    return processes
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import slurm
 import vm_sets
 from fake_machine import Machine
 from leftovers import END_S, Leftovers, waited_for_threads
+from slow_tests import is_slow
 from timers import LIMITS_FACTOR, InThread, eventually
 
 import workbench as wb
@@ -23,11 +24,6 @@ SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
 BROWSER = Path(__file__).parent / "browser"  # its tests share a browser, a server and trainings
 LEFTOVERS = pytest.StashKey[Leftovers]()
 MARKERS = pytest.StashKey[dict[str, set[str]]]()  # of all tests, also of deselected ones
-SLOW_FOLDERS = (
-    *("agent", "browser", "cluster", "docs", "fabric", "faults", "horovod_build", "magics"),
-    *("notebooks", "properties", "rank", "security", "server", "testbed"),
-)
-"""Folders most of whose tests start ranks, VMs, kernels, servers or builds, or take long."""
 
 
 def pytest_configure(config):
@@ -272,12 +268,11 @@ def renew(cluster):
 
 def pytest_collection_modifyitems(session, items):
     """Put browser tests first, as they take longest, then the users of the cluster; mark tests."""
-    slow = {Path(__file__).parent / folder for folder in SLOW_FOLDERS}
     users = {item.path for item in items if "shared_cluster" in item.fixturenames}
     session.stash[USERS] = users
     items.sort(key=lambda item: (BROWSER not in item.path.parents, item.path not in users))
     for item in items:
-        if "shared_cluster" in item.fixturenames or slow.intersection(item.path.parents):
+        if is_slow(item, Path(__file__).parent):
             item.add_marker("slow")
         limit = item.get_closest_marker("timeout")
         if limit is not None and LIMITS_FACTOR != 1:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import SLOW_FOLDERS
+from slow_tests import SLOW_FOLDERS
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {"check": "Makefile", "test": ".ci/python-tests", "soak": ".ci/soak"}

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from timers import PROCESS_S
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 FILE = """
 import os, time

@@ -79,6 +79,7 @@ def test_a_user_without_a_home(home, monkeypatch):
     assert all(Path(line).is_absolute() for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_a_run_is_found_from_another_working_directory(home, monkeypatch, tmp_path):
     """A notebook that changes its directory still finds its runs, and writes nothing there."""
     monkeypatch.setenv("XDG_DATA_HOME", "data")

@@ -211,8 +211,12 @@ def make_private_folder(path: Path) -> None:
         If one of them cannot be created.
     """
     for folder in (*reversed(path.parents), path):
-        if not folder.is_dir():  # a file in its place is an error
-            folder.mkdir(mode=0o700, exist_ok=True)
+        if not folder.is_dir():
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            except FileExistsError as error:
+                reason = os.strerror(errno.ENOTDIR)
+                raise NotADirectoryError(errno.ENOTDIR, reason, str(folder)) from error
 
 
 def write_private(path: Path, text: str) -> None:

@@ -18,6 +18,8 @@ from .pictures import Pictures
 from .server import LabServer
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+FILE = NOTEBOOKS / "examples/vm1-topology.xml"
+"""A file that the panel opens."""
 
 QUIET = (
     "--no-sandbox",
@@ -28,9 +30,6 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
 )
-
-
-FILE = NOTEBOOKS / "examples/vm1-topology.xml"
 
 
 def pytest_collection_modifyitems(items):

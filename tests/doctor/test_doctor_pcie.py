@@ -338,6 +338,7 @@ def without(plain, path):
     return changed
 
 
+@pytest.mark.slow
 def test_no_unknown_value_is_taken_for_wrong(switched):
     """Whichever value of a good machine is not known, no rule finds it wrong."""
     vm(switched)

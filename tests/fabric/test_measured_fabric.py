@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from timers import when
+from timers import eventually, when
 from vm_sets import vms
 
 import workbench as wb
@@ -47,8 +47,16 @@ def measured(request, machines):
         warnings.simplefilter("ignore")  # a busy machine
         even = cluster.calibrate(seconds=3)
         machines.shape("vm3", SLOW_GBPS)
-        slow, matrix = cluster.calibrate(seconds=3), cluster.bandwidth_matrix()
-        yield SimpleNamespace(cluster=cluster, even=even, slow=slow, matrix=matrix)
+        slow = cluster.calibrate(seconds=3)
+        matrices = []
+
+        def names_a_vm():
+            """Measure once more; on a busy machine, times may differ too much to name a VM."""
+            matrices.append(cluster.bandwidth_matrix())
+            return matrices[-1].slow
+
+        eventually(names_a_vm)
+        yield SimpleNamespace(cluster=cluster, even=even, slow=slow, matrix=matrices[-1])
 
 
 def test_the_ring_is_as_fast_as_its_slowest_link(measured):

@@ -6,9 +6,8 @@ import signal
 
 import pytest
 from timers import eventually
-from vm_sets import vms
 
-from workbench.testbed import why_not
+from workbench.testbed import vms, why_not
 
 from .box import HOOK, Box, ours
 
@@ -48,7 +47,7 @@ def box(shared):
 
 @pytest.fixture(scope="module")
 def machines():
-    """Two VMs."""
+    """Two VMs, which end with the file: the agent of one that stays cut off is left in it."""
     if why_not() is not None:
         pytest.skip(str(why_not()))
     with vms(2, gbps=1.0) as found:

@@ -1,5 +1,6 @@
 """``launcher="existing"``, with a real controller and real engines of ipyparallel."""
 
+import contextlib
 import os
 import signal
 import time
@@ -36,24 +37,33 @@ def bare():
         yield found
 
 
+FIRST_CORE = min(os.sched_getaffinity(0))
+
+
+@contextlib.contextmanager
+def two_engines(of):
+    """Two engines, of which the first has one core; yields the first and the values of ranks."""
+    first = partial(lambda command: ["taskset", "-c", str(FIRST_CORE), *command])
+    cores = sorted(os.sched_getaffinity(0))
+    expected = {0: (2.0, "a", "1", [FIRST_CORE], False), 1: (2.0, "b", "0", cores, False)}
+    with (
+        engine(of, inside=first, TAG="a", CUDA_VISIBLE_DEVICES="1", OMPI_TEST="") as one,
+        engine(of, TAG="b", CUDA_VISIBLE_DEVICES="0"),
+    ):
+        yield one, expected
+
+
 def test_ranks_take_the_place_of_engines(bare, monkeypatch):
     """They have their variables, cores and GPUs, also after a restart; the engines are free.
 
     An engine that is busy is left out if the others are enough.
     """
     monkeypatch.setenv("IPYTHONDIR", str(bare.file.parents[2]))
-    cores = sorted(os.sched_getaffinity(0))
-    first = partial(lambda command: ["taskset", "-c", str(cores[0]), *command])
-    with (
-        engine(bare, inside=first, TAG="a", CUDA_VISIBLE_DEVICES="1", OMPI_TEST="") as one,
-        engine(bare, TAG="b", CUDA_VISIBLE_DEVICES="0"),
-        engine(bare) as busy,
-    ):
+    with two_engines(bare) as (one, expected), engine(bare) as busy:
         before = {process.pid for process in bare.engines}
         busy.apply_async(time.sleep, FAR_S)
         with wb.Cluster.from_profile("test", 2, start_timeout_s=FAR_S) as cluster:
             assert cluster.n == 2
-            expected = {0: (2.0, "a", "1", cores[:1], False), 1: (2.0, "b", "0", cores, False)}
             assert quiet(cluster, GIVEN).values == expected
             assert "ipyparallel's engines of profile 'test'" in repr(cluster_table(cluster))
             # a rank's cell and an engine's run at the same time
@@ -69,15 +79,25 @@ def test_ranks_take_the_place_of_engines(bare, monkeypatch):
             assert quiet(cluster, GIVEN).values == expected
             with pytest.raises(UsageError, match="slots"):
                 cluster.resize(3)
-            # the connection is made again
+            agents = [agent.hello.pid for agent in cluster.agents]
+        assert gone(agents)
+        assert not children("workbench.agent.tunnel")
+        assert one.apply_sync(os.getpid) in before
+
+
+@pytest.mark.soak
+def test_connections_and_engines_are_lost(bare):
+    """The connection is made again; both ranks take what the only engine that is left has."""
+    with two_engines(bare) as (one, expected):
+        with wb.Cluster.from_file(bare.file, 2, start_timeout_s=FAR_S) as cluster:
+            assert quiet(cluster, GIVEN).values == expected
             for tunnel in children("workbench.agent.tunnel"):
                 tunnel.kill()
             assert quiet(cluster, GIVEN).values == expected
             assert eventually(lambda: not any(agent.reconnecting for agent in cluster.agents))
             agents = [agent.hello.pid for agent in cluster.agents]
-            # both ranks take what the only engine that is left has
-            bare.engines[1].kill()
-            assert eventually(lambda: len(one.client.ids) == 2)
+            bare.engines[-1].kill()
+            assert eventually(lambda: len(one.client.ids) == 1)
             os.kill(agents[0], signal.SIGKILL)
             assert eventually(lambda: cluster.state == "failed")
             cluster.restart()
@@ -85,7 +105,6 @@ def test_ranks_take_the_place_of_engines(bare, monkeypatch):
             agents.append(cluster.agents[0].hello.pid)
         assert gone(agents)
         assert not children("workbench.agent.tunnel")
-        assert one.apply_sync(os.getpid) in before
 
 
 BEFORE_A_CLOCK_STEP = """

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import slurm
-from clusters import BeginSink, gone, quiet, with_support
+from clusters import BeginSink, children, gone, quiet, with_support
 from timers import eventually, when
 
 import workbench as wb
 from workbench.cluster.launchers import slurm_commands
+from workbench.cluster.launchers.slurm import _GUARD
 from workbench.cluster.launchers.slurm_commands import hosts_of
 from workbench.cluster.launchers.slurm_job import Job
 from workbench.errors import RanksFailed, StartFailed, UsageError
@@ -259,7 +260,10 @@ def test_requests_that_slurm_refuses(options, error):
 
 
 def test_no_slurm(daemons, monkeypatch, tmp_path):
-    """Without commands, configuration, munge or controller, the error says which."""
+    """Without commands, configuration, munge or controller, the error says which.
+
+    The process that cancels the job later, if it can, is ended here: it tries that for a minute.
+    """
     config = (daemons / "slurm.conf").read_text()
     cases = [
         ("munge.sock", "none.sock", r"authentication failed \(munge\)"),
@@ -280,6 +284,8 @@ def test_no_slurm(daemons, monkeypatch, tmp_path):
         pytest.raises(StartFailed, match=r"sbatch cannot be run .*\(No such file"),
     ):
         wb.Cluster(launcher="slurm", n=1).start()
+    for guard in children(_GUARD):
+        os.killpg(guard.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

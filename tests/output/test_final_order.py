@@ -110,6 +110,7 @@ def test_a_note_follows_what_came_before_it():
     assert text_of(log) == "[ranks 0-1] a\nrank 1 has not joined\n[ranks 0-1] b\n"
 
 
+@pytest.mark.slow
 def test_the_work_is_linear():
     """The calls per line do not grow with the lines, for many ranks whose lines differ too."""
 
@@ -142,6 +143,7 @@ def calls_of(function):
     return count
 
 
+@pytest.mark.slow
 def test_a_flood_in_reversed_order_is_linear():
     """Ranks that never agree cost no more."""
 

@@ -61,6 +61,7 @@ def read_and_show(data):
     text.encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_damaged_snapshots(path):
     """Another type, number or text in any place, a field twice or missing: never a stumble."""

@@ -29,7 +29,7 @@ def children(word=""):
     """
     direct = [one for one in psutil.Process().children() if _command(one)]
     warm = [one for one in direct if WARM in _command(one)]
-    forked = [one for parent in warm for one in _children(parent)]
+    forked = [one for parent in warm for one in _children(parent) if _command(one)]
     if word:
         return [one for one in [*direct, *forked] if word in _command(one)]
     return [one for one in [*direct, *forked] if one not in warm]
@@ -51,9 +51,12 @@ def _command(process):
 
 
 def own_processes():
-    """The ids of all processes that this one has started, and of theirs, but the warm process."""
-    processes = psutil.Process().children(recursive=True)
-    return {process.pid for process in processes if WARM not in _command(process)}
+    """The ids of all processes that this one has started, and of theirs, but the warm process.
+
+    Processes that have ended do not count.
+    """
+    commands = {one.pid: _command(one) for one in psutil.Process().children(recursive=True)}
+    return {pid for pid, command in commands.items() if command and WARM not in command}
 
 
 def gone(pids, seconds=FAR_S):

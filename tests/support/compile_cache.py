@@ -1,16 +1,22 @@
 """What compilers have made, kept in the user's cache by the content of its sources."""
 
+import contextlib
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from workbench.horovod_build.wheels import cache_folder
 
 FOLDER = cache_folder().with_name("test-builds")
-_MAX_FILES = 8
+_BUILDING = "building-"
+_MAX_FILES = 80
 """Files that were used longest ago are removed when there are more."""
+_ABANDONED_S = 3600
+"""After this time the folder of a build is that of a process that was killed."""
 
 
 def content_key(folders, compiler, *texts):
@@ -44,7 +50,7 @@ def cached_file(key, build, folder=FOLDER):
     if path.exists():
         os.utime(path)
         return path
-    with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as work:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_BUILDING) as work:
         new = Path(work) / "file"
         build(new)
         new.replace(path)
@@ -56,3 +62,7 @@ def _remove_old(folder):
     files = [path for path in folder.iterdir() if path.is_file()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime)[:-_MAX_FILES]:
         path.unlink(missing_ok=True)
+    for path in folder.glob(f"{_BUILDING}*"):
+        with contextlib.suppress(FileNotFoundError):  # the build has ended meanwhile
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)

@@ -3,13 +3,14 @@
 Downloads and what is compiled are kept in the user's cache, as wheels of Horovod are.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,12 @@ class NcclSources:
 
     def _key(self, *names: str) -> str:
         """Return the key of what is made from these sources, by the code of this file."""
+        return hashlib.sha256("\0".join([self._sources_key, *names]).encode()).hexdigest()
+
+    @cached_property
+    def _sources_key(self) -> str:
         flags = [flag.replace(str(self._folder), "") for flag in self._flags]
-        texts = [*names, *flags, Path(__file__).read_text()]
+        texts = [*flags, Path(__file__).read_text()]
         return content_key([self._folder, SIMULATED_CUDA], self._flags[0], *texts)
 
     def _build_simulation(self, work: Path, library: Path) -> None:
@@ -96,12 +101,19 @@ class NcclSources:
         self._run(*flags, "-x", "c++-header", str(header), "-o", f"{header}.gch")
         files = [self._common / f"{name}.cc" for name in _SIMULATED.split()]
         files += sorted(SIMULATED_CUDA.glob("*.cc"))
-        objects = {file: str(work / f"{file.stem}.o") for file in files}
         flags += ["-include", str(header), "-Werror=invalid-pch", "-c"]
-        _at_once(lambda file: self._run(*flags, str(file), "-o", objects[file]), files)
+        objects: list[str] = []
+
+        def compile_file(file: Path) -> None:
+            # each is kept, so that a build that exceeds its time limit goes on in the next run
+            key = self._key("object", file.name)
+            cached = cached_file(key, lambda path: self._run(*flags, str(file), "-o", str(path)))
+            objects.append(str(cached))
+
+        _at_once(compile_file, files)
         # nothing is shared with another Horovod in the process
         linked = ("-shared", "-Wl,-Bsymbolic,-z,defs", "-o", str(library))
-        self._run(*linked, *objects.values())
+        self._run(*linked, *sorted(objects))
 
     def _run(self, *arguments: str) -> None:
         command = [*self._flags, *arguments]

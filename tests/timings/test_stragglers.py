@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 from iterations import MS, both, record, store
 
 from workbench.timings.derive import columns
@@ -50,6 +51,7 @@ def test_one_late_iteration_is_named_as_one():
     assert find(store(*restless).rows()) == []
 
 
+@pytest.mark.slow
 def test_noise_names_nobody():
     """Ranks whose phases vary by a third, and independently, are not named."""
     random = np.random.default_rng(1)

@@ -45,6 +45,7 @@ def done(page: Page, kind: str, **more: object) -> str:
     return "".join(one["message"] for one in page.heard if one["type"] == "error")
 
 
+@pytest.mark.slow
 def test_resize(page: Page) -> None:
     """More ranks, then fewer; a number that is none changes nothing."""
     for ranks in (3, 2):
@@ -54,6 +55,7 @@ def test_resize(page: Page) -> None:
     assert page.wait_for_state("ready")["n"] == 2
 
 
+@pytest.mark.slow
 def test_a_lost_rank_is_reported_between_cells_and_restarted(page: Page) -> None:
     """Nobody asks for the state, and no cell runs."""
     page.ask("refresh")
@@ -66,6 +68,7 @@ def test_a_lost_rank_is_reported_between_cells_and_restarted(page: Page) -> None
     assert "no rank is lost" in done(page, "restart")
 
 
+@pytest.mark.slow
 def test_calibration_reports_its_progress_and_its_result(page: Page) -> None:
     """In the state, not in the output of a cell."""
     page.outputs.clear()
@@ -77,6 +80,7 @@ def test_calibration_reports_its_progress_and_its_result(page: Page) -> None:
     assert not [one for one in page.outputs if "calibrating" in one.get("text", "")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["restart", "resize", "calibrate"])
 def test_a_change_during_a_cell_is_refused(page: Page, kind: str, tmp_path: Path) -> None:
     """It would happen at an unexpected time: when the cell has ended."""
@@ -94,6 +98,7 @@ def test_a_change_during_a_cell_is_refused(page: Page, kind: str, tmp_path: Path
     page.subshell = None
 
 
+@pytest.mark.slow
 def test_the_inserted_cell_connects_to_the_cluster(page: Page) -> None:
     """It gives the cluster that runs, although that was resized."""
     page.ask("refresh")
@@ -124,6 +129,7 @@ def click(name):
 """
 
 
+@pytest.mark.slow
 def test_the_form_does_the_same(page: Page) -> None:
     """Stop, start, resize, restart a lost rank; an error is shown, and the table follows."""
     page.outputs.clear()
@@ -149,6 +155,7 @@ def test_the_form_does_the_same(page: Page) -> None:
     assert [one["evalue"] for one in page.outputs if "ename" in one] == []
 
 
+@pytest.mark.slow
 def test_a_kernel_has_one_form(page: Page) -> None:
     """Each %cluster shows it again, and adds neither listeners nor threads; a closed one is new."""
     page.outputs.clear()
@@ -163,6 +170,7 @@ def test_a_kernel_has_one_form(page: Page) -> None:
     assert [one["evalue"] for one in page.outputs if "ename" in one] == []
 
 
+@pytest.mark.slow
 def test_an_error_names_its_request(page: Page) -> None:
     """Others who wait for an answer are not told that theirs failed."""
     assert "must be a positive integer" in done(page, "resize", ranks="many")

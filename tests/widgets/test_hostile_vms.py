@@ -95,6 +95,7 @@ def test_lines_and_messages_of_any_content(raw):
             read()
 
 
+@pytest.mark.slow
 def test_a_vm_that_answers_anything():
     """Its snapshot is read or refused; a number of any size is no fault of ours."""
     plain = json.loads(HGX.read_text())

@@ -147,6 +147,7 @@ def test_only_the_selection_that_is_requested(cluster):
     assert cluster.timings.collective_totals(100, 200).collectives == ()
 
 
+@pytest.mark.slow
 def test_many_records_are_sampled_evenly(cluster):
     """An hour costs no more than `MOST_RECORDS`; both halves of it count."""
     train(cluster, MOST_RECORDS)

@@ -257,6 +257,7 @@ assert counts == [1, 1, 1], counts
 """
 
 
+@pytest.mark.slow
 def test_views_of_stopped_clusters_are_closed():
     """A notebook that starts one cluster after another has one view's thread, not one for each."""
     notebook = Notebook()

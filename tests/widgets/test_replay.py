@@ -133,6 +133,7 @@ def test_a_time_without_samples_is_unknown(replay):
     assert "no sample was recorded at" in vm.answer(vm.post("sample"), 0.0).reason
 
 
+@pytest.mark.slow
 def test_it_takes_the_place_of_the_cluster(replay):
     """It is the current cluster until it is stopped; it runs no cells and replaces no cluster."""
     one = replay().start()
@@ -161,6 +162,7 @@ def test_two_vms_were_real():
     assert VMS.stat().st_size < 300_000
 
 
+@pytest.mark.slow
 def test_the_simulated_session_is_up_to_date(tmp_path):
     """Its script writes the same rows and samples."""
     made, kept = wb.open_run(simulated(tmp_path / "again")), wb.open_run(HOST)
@@ -220,6 +222,7 @@ def test_a_session_is_written_for_this_user_alone(tmp_path):
     assert len(wb.open_run(path)) == len(wb.open_run(HOST))
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_notebook(tmp_path):
     """`workbench replay` writes a notebook whose cell plays the session."""
     file = tmp_path / "replay.ipynb"

@@ -2,6 +2,7 @@
 
 - `program`: the agent's main loop, which handles the kernel's messages
 - `rank_processes`: forks the ranks and observes how they end; `folder`: their log files
+- `warm`: what the first agent of a kernel becomes: a process that forks agents for later starts
 - `record_stream`: a separate process that sends the records of all ranks to the kernel
 - `on_demand`: takes snapshots and samples of the VM in threads
 - `connectivity`: determines which addresses of this VM other VMs can reach

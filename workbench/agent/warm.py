@@ -201,7 +201,7 @@ class WarmProcess:
             fork = decode(packet)
             self._settings = replace(self._settings, idle_s=fork.idle_s)
             # closing the descriptors without a new process tells the kernel to start one itself
-            if self._is_current(fork):
+            if len(descriptors) == _DESCRIPTORS and self._is_current(fork):
                 self._fork(fork, descriptors)
         except OSError:  # no memory, or too many processes
             pass
@@ -223,7 +223,12 @@ class WarmProcess:
     def _fork(self, fork: Fork, descriptors: list[int]) -> None:
         child = os.fork()
         if child:
-            self._watch(child)
+            try:
+                self._watch(child)
+            except OSError:  # its end could not be reported
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                raise
             return
         code = 1
         try:

@@ -16,7 +16,8 @@
   calls of its functions; `backends/`: what joins ranks in a process group
 - `agents`: one `agent` per VM, each connected by an `agent_channel`; `launchers/`: how an agent
   starts
-- `controller`: ipyparallel's controller
+- `controller`: ipyparallel's controller; `heart_monitor`: how it registers engines
+- `warm`: the warm process, from which later starts on this machine are forked
 - `evidence/`: what is known about a failure, in one file
 - `attributes`: names of attributes of the ranks' objects, for completion
 - `sampling`: samples the VMs while cells run; `use_meter`: adds up the use of their GPUs

@@ -4,6 +4,7 @@
   the kernel and a rank
 - `vm_messages`: what the ranks of a VM send, merged
 - `agent_messages`: messages between the kernel and the agent of a VM
+- `warm_messages`: messages between a kernel and its warm process
 - `message`: the base class of messages, their codec and version
 - `cell_cost`: the run time and CPU time of a cell on a rank
 - `record`: one iteration of one rank in compact binary; `record_columns`: decodes many at once;

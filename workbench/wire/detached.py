@@ -94,10 +94,14 @@ def start(
         with _short(path) as address:
             server.bind(address)
         server.listen(8)
+        client = None
         try:
-            process = spawn(module, arguments, server.fileno(), output.fileno())
-            return process, connect(path)
+            # before the process runs, which may end soon if no kernel is connected
+            client = connect(path)
+            return spawn(module, arguments, server.fileno(), output.fileno()), client
         except OSError:
+            if client is not None:
+                client.close()
             path.unlink()
             raise
 

@@ -40,10 +40,10 @@ def test_ranks_run_in_containers(pods):
 
 
 def test_a_survey_uses_the_key(pods):
-    """The doctor reaches a container as a start does."""
+    """The doctor reaches the containers as a start does."""
     hosts, key, config = pods
-    found = survey([f"{hosts[1]}:2"], config, key)
-    assert list(found.snapshots) == [hosts[1]]
+    found = survey([f"{host}:2" for host in hosts[:2]], config, key)
+    assert list(found.snapshots) == hosts[:2]
     assert found.preflight.fatal == []
 
 

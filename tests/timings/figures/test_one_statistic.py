@@ -136,6 +136,7 @@ def training_run():
     return wb.open_run(cluster.timings.path)
 
 
+@pytest.mark.slow
 def test_an_opened_run_adds_up(training_run):
     """`%timings open`: phases add up to the iteration; omitted first iterations are noted."""
     text = repr(run_table(training_run))
@@ -161,6 +162,7 @@ def test_what_ran_before_and_after_the_iterations_is_in_the_trace(tmp_path):
     assert len(some) == len(timings.collectives(1, 2))
 
 
+@pytest.mark.slow
 def test_startup_broadcasts_of_real_ranks_are_in_the_trace(tmp_path):
     """The parameters' broadcast lies before the first iteration."""
     with wb.Cluster(n=2) as cluster:

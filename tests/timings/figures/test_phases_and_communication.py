@@ -124,6 +124,7 @@ def test_communication_that_is_timed_is_not_called_unseen(cluster, trained, how)
     assert cluster.timings.remark == ""
 
 
+@pytest.mark.slow
 def test_a_stored_run_says_so_too():
     """The flag is kept on disk."""
     with wb.Cluster(n=2) as cluster:

@@ -26,6 +26,7 @@ def show(path):
     return run
 
 
+@pytest.mark.slow
 def test_an_edited_description(ended):
     """Whatever run.json contains, the timings are read, and what cannot be read is named."""
     file = ended.path / "run.json"
@@ -50,6 +51,7 @@ def test_texts_of_a_description_reach_no_terminal_raw(ended):
     show(ended.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["iterations", "collectives", "layouts"])
 def test_damaged_streams(ended, kind):
     path = ended.path / f"{kind}-0.arrows"

@@ -75,6 +75,7 @@ def test_a_session_saved_while_the_run_goes_on_says_so(kernel, tmp_path):
     assert saved.iterations >= 10
 
 
+@pytest.mark.slow
 def test_two_kernels_write_at_once(kernel):
     """Runs of different kernels are stored next to each other, and neither removes the other's."""
     os.environ["GRADIENT_WORKBENCH_MOST_RUNS"] = "1"
