@@ -195,6 +195,8 @@ def test_the_line_of_a_start() -> None:
     given = {"launcher": "slurm", "n": 4, "sbatch": "--mem 4G", "keep": None, "record": False}
     line = '%cluster start -n 4 --launcher slurm --sbatch "--mem 4G" --no-record'
     assert start_line(given) == line
+    assert start_line({"n": 2, "cold": True}) == "%cluster start -n 2 --cold"
+    assert start_line({"n": 2, "cold": False}) == "%cluster start -n 2"
     with pytest.raises(UsageError, match="color='red'"):
         arguments({"color": "red"})
 
