@@ -108,7 +108,7 @@ def pytest_runtest_makereport(item):
     """Log the failure of a test at once: pytest shows it only when all tests have ended."""
     report = yield
     if report.failed:
-        note(item.config, f"{report.when} failed:\n{report.longreprtext}\n", item.nodeid)
+        note(item.config, f"{report.when} failed", f"{item.nodeid}\n{report.longreprtext}")
     return report
 
 
