@@ -103,6 +103,15 @@ def pytest_runtest_protocol(item):
     return result
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Log the failure of a test at once: pytest shows it only when all tests have ended."""
+    report = yield
+    if report.failed:
+        note(item.config, f"{report.when} failed", f"{item.nodeid}\n{report.longreprtext}")
+    return report
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left(request):
     """Fail, at the teardown of the session's last test, if any test has left something behind."""

@@ -67,7 +67,7 @@ def longer_quickstart(server: LabServer, name: str, epochs: int, seen: Path) -> 
     changes = {
         "for epoch in range(15)": f"import os, time\nfor epoch in range({epochs})",
         "optimizer.step()": (
-            f"optimizer.step(); time.sleep(0 if os.path.exists({str(seen)!r}) else 0.04)"
+            f"optimizer.step(); time.sleep(0 if os.path.exists({str(seen)!r}) else 0.1)"
         ),
     }
     for old, new in changes.items():

@@ -9,8 +9,10 @@ from timers import eventually
 
 from .material import cell_with, longer_quickstart
 
-EPOCHS = 30
-"""Of a second each until the test has seen enough, then of a tenth."""
+EPOCHS = 20
+"""Of three seconds each until the test has seen enough, then of a tenth of a second."""
+MORE = 40
+"""Iterations that the view shows while the test looks."""
 
 
 @dataclass
@@ -39,7 +41,7 @@ def run(new_lab, server, pictures, tmp_path_factory):
     view = notebook.view
     view.show()
     pixels, iterations = [view.pixels()], [view.iteration]
-    view.wait_for_iterations(60)
+    view.wait_for_iterations(MORE)
     view.wait_until_redrawn(pixels[0])
     pixels.append(view.pixels())
     iterations.append(view.iteration)
@@ -64,7 +66,7 @@ def run(new_lab, server, pictures, tmp_path_factory):
 
 def test_the_view_moves_in_mid_cell(run):
     """While the training cell blocks the kernel, charts and figures are updated."""
-    assert run.iterations[1] >= run.iterations[0] + 60
+    assert run.iterations[1] >= run.iterations[0] + MORE
     assert all(before != after for before, after in zip(*run.pixels, strict=True))
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 
 import forked_kernels
 import pytest
@@ -101,7 +102,7 @@ def say():
         reason = ""
     except UsageError as error:
         reason = str(error)
-    print(json.dumps([cluster.timings.unrecorded, reason]), flush=True)
+    print("\\nsays", json.dumps([cluster.timings.unrecorded, reason]), flush=True)
 say()
 {then}
 say()
@@ -135,8 +136,9 @@ def kernel(cluster, then, end):
     """Run a kernel; return what it says of unrecorded cells before and after what it does."""
     source = KERNEL.format(cluster=cluster, then=then, end=end)
     done = forked_kernels.run(source, with_support(), PROCESS_S)
-    before, after = done.stdout.splitlines() or pytest.fail(done.stderr)
-    return json.loads(before), json.loads(after)
+    says = re.findall(r"^says (.*)$", done.stdout, re.MULTILINE)
+    assert len(says) == 2, done.stdout + done.stderr
+    return json.loads(says[0]), json.loads(says[1])
 
 
 @pytest.fixture

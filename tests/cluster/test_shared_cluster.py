@@ -16,7 +16,7 @@ signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 child = subprocess.Popen(["sleep", "600"])
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 sys.setrecursionlimit(5000)
-sys.excepthook = print
+sys.path.insert(0, "/nowhere")
 torch.set_default_dtype(torch.float64)
 random.shuffle = print
 get_ipython().events.register("post_run_cell", lambda *_: None)

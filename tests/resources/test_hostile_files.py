@@ -26,7 +26,7 @@ from workbench.errors import SnapshotError, UsageError, WorkbenchError
 from workbench.hosts import parse_hosts
 from workbench.resources import NcclSettings, Snapshot, take_snapshot
 from workbench.resources.snapshot import load, parse
-from workbench.safefiles import load_json, read_file
+from workbench.safefiles import load_json, make_private_folder, read_file
 from workbench.widgets.findings import FindingsView
 from workbench.widgets.machine import ResourcesView
 
@@ -300,3 +300,12 @@ def test_what_is_written_is_private(tmp_path, umask):
     assert any(name.endswith("cluster.json") for name in modes)
     for name, mode in modes.items():
         assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600), name
+
+
+@pytest.mark.parametrize("below", ["", "folder", "folder/folder"])
+def test_a_file_in_the_place_of_a_folder(tmp_path, below):
+    """The error names the file, and says that it is no folder."""
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(NotADirectoryError, match=r"Not a directory: .*file'"):
+        make_private_folder(file / below)

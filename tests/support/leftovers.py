@@ -21,8 +21,8 @@ MARKS = "TEST_PROCESS_MARKS"
 """The environment variable with the marks of all runs of a process; see `.ci/limit`."""
 END_S = 15.0
 """How long processes get to end after the last test, such as one that polls for its parent."""
-CACHES = ("pytest-of-", "torchinductor_", "matplotlib-", "mpl-")
-"""Beginnings of the names of folders that libraries keep for later processes."""
+KEPT = ("pytest-of-", "torchinductor_", "matplotlib-", "mpl-", "workbench-session-")
+"""Beginnings of the names of folders that are kept until this process ends, or for later ones."""
 
 POOLS = ("ThreadPoolExecutor-", "asyncio_")
 """Beginnings of the names of pool threads, which end at exit when they have nothing to do."""
@@ -70,7 +70,7 @@ class Leftovers:
 
     def _present(self) -> set[str]:
         names = {entry.name for entry in self._folder.iterdir()} if self._folder.exists() else set()
-        files = {f"temporary file {name}" for name in names if not name.startswith(CACHES)}
+        files = {f"temporary file {name}" for name in names if not name.startswith(KEPT)}
         descriptors = os.listdir("/proc/self/fd")  # noqa: PTH208 - after each test, so fast
         if descriptors != self._descriptors:
             self._descriptors, self._sockets = descriptors, _listening_sockets()

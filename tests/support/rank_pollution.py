@@ -161,6 +161,10 @@ def _children():
     return sorted(process.pid for process in psutil.Process().children())
 
 
+def _open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def _functions():
     """Return the functions that tests replace, without our own replacements."""
     owners = [torch, torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.autograd, dist,
@@ -219,10 +223,12 @@ def differences():
     now = state()
     found = [f"{name}: {_change(before, now[name])}"
              for name, before in started.items() if now[name] != before]  # fmt: skip
-    if psutil.Process().memory_info().rss > memory + MORE_BYTES:
-        found.append("memory")
-    if len(list(Path("/proc/self/fd").iterdir())) > files + MORE_FILES:
-        found.append("open files")
+    more = psutil.Process().memory_info().rss - memory
+    if more > MORE_BYTES:
+        found.append(f"memory: {more >> 20} MB more")
+    more = _open_files() - files
+    if more > MORE_FILES:
+        found.append(f"open files: {more} more")
     return found
 
 
@@ -237,6 +243,6 @@ def _change(before, now):
 kept = {name: value for name, value in get_ipython().user_ns.items()
         if name.startswith("__") or name in {"In", "Out", "get_ipython"}}  # fmt: skip
 seeds = random.getstate(), np.random.get_state(), torch.get_rng_state()
-files = len(list(Path("/proc/self/fd").iterdir()))
+files = _open_files()
 memory = psutil.Process().memory_info().rss
 started = state()

@@ -17,10 +17,13 @@ from workbench.wire import Flag
 
 UNHEARD = {
     "RPC": """
+import socket
 from torch.distributed import rpc
 if not rpc._is_current_rpc_agent_set():
-    where = hvd.broadcast_object(tempfile.mktemp(), name="rpc")
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{where}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = hvd.broadcast_object(probe.getsockname()[1], name="rpc")
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}")
     rpc.init_rpc(
         f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
 def call(m): rpc.rpc_sync(f"worker{1 - rank}", torch.add, args=(torch.ones(2), 1))
