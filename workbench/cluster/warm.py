@@ -43,6 +43,8 @@ _UNREAD = re.compile(r"GRADIENT_WORKBENCH_\w*|PYTEST_CURRENT_TEST")
 """Environment variables that nothing reads while it is loaded: forks get their new values."""
 _MODULES = ["workbench.cluster.controller", "ipyparallel.controller.app"]
 """What forks of the warm process load besides what agents and ranks do."""
+_ARGUMENTS_CHARACTERS = 512
+"""Blanks leave so much room for the arguments of forked processes, which ``ps`` shows."""
 _SAME_STATUS = re.compile(
     r"^(?:Umask|[UG]id|Groups|Cap\w+|NoNewPrivs|Seccomp|(?:Cpus|Mems)_allowed_list):.*$",
     re.MULTILINE,
@@ -163,7 +165,7 @@ class WarmProcess:
             failed.callback(ours.close)
             ours.send(encode(Settings(self.owner, idle_s, _MODULES)))
             descriptor = theirs.fileno()
-            warm = [*arguments, "--warm", str(descriptor)]
+            warm = [*arguments, "--warm", str(descriptor).rjust(_ARGUMENTS_CHARACTERS)]
             self.process = detached.spawn(module, warm, server, output, pass_fds=[descriptor])
             failed.pop_all()
         ours.setblocking(False)
