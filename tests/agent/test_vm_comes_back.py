@@ -6,11 +6,10 @@ import psutil
 import pytest
 from clusters import quiet
 from timers import FAR_S
-from vm_sets import vms
 
 import workbench as wb
 from workbench.errors import ClusterStopped, RanksFailed, StartFailed, UsageError
-from workbench.testbed import why_not
+from workbench.testbed import vms, why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 TOTAL = "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"

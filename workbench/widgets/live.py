@@ -77,7 +77,8 @@ class LiveView:
         if shell is None:
             print(self._bundle()["text/plain"])  # noqa: T201  # plain Python shows text
             return
-        self._publish(self._bundle(), update=False)
+        key = self._saved_key()
+        self._publish(self._bundle(), key, update=False)
 
     def _start(self) -> None:
         shell = get_ipython()
@@ -143,8 +144,9 @@ class LiveView:
             bundle[WIDGET_VIEW] = self._widget.get_view_spec()
         return bundle
 
-    def _publish(self, bundle: dict[str, Any], *, update: bool) -> None:
-        self._saved = self._saved_key()
+    def _publish(self, bundle: dict[str, Any], key: tuple[int, str], *, update: bool) -> None:
+        """Publish an output; `key` is from before it was made, since when more may have come."""
+        self._saved = key
         self._saved_at = time.monotonic()
         get_ipython().display_pub.publish(
             bundle, transient={"display_id": f"timings-{self._view_id}"}, update=update
@@ -179,10 +181,11 @@ class LiveView:
     def _save(self) -> None:
         """Update the notebook's output if it is out of date."""
         with self._save_lock:
-            if self._saved is None or self._saved == self._saved_key():
+            key = self._saved_key()
+            if self._saved is None or self._saved == key:
                 return
             bundle = self._bundle()
-            self._publish(bundle, update=True)
+            self._publish(bundle, key, update=True)
         self._save_in_page(bundle)
 
     def _save_in_page(self, bundle: dict[str, Any]) -> None:

@@ -165,7 +165,9 @@ def test_a_calibration_that_cannot_be_stored_is_used(cluster):
     folder.write_text("")
     cluster.fabric = None
     try:
-        with pytest.warns(RuntimeWarning, match=r"not stored in .* \(.*exists\): later clusters"):
+        with pytest.warns(
+            RuntimeWarning, match=r"not stored in .* \(Not a directory\): later clusters"
+        ):
             measured = cluster.calibrate(seconds=1)
     finally:
         folder.unlink()
