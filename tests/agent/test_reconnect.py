@@ -103,6 +103,7 @@ def test_training_goes_on_when_ssh_drops(machines):
     assert not any(folder.exists() for folder in mine)
 
 
+@pytest.mark.soak
 def test_a_network_that_is_away_for_seconds(cluster, machines):
     """The VM is reconnecting, which its progress and its samples say; then all is as before."""
     agent = cluster.agents[1]
@@ -196,6 +197,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.soak
 def test_a_kernel_that_is_killed(machines):
     """Ranks on VMs end within the grace period; no process, folder or socket is left."""
     source = KERNEL.format(hosts=machines.hosts(1), config=str(machines.ssh_config))

@@ -45,6 +45,7 @@ def agents(cluster):
     return [psutil.Process(info.pid).ppid() for info in cluster.ranks]
 
 
+@pytest.mark.soak
 def test_it_is_lost_still(lost):
     """If it does not answer, a restart reports that and changes nothing; later it works."""
     machines, cluster = lost
@@ -58,6 +59,7 @@ def test_it_is_lost_still(lost):
     assert cluster.state == "ready"
 
 
+@pytest.mark.soak
 def test_a_resize_uses_its_slots_again(lost):
     """After going on without it, more ranks are not to be had until it answers."""
     machines, cluster = lost

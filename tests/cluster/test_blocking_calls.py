@@ -19,6 +19,7 @@ from workbench.errors import CellInterrupted
 AGENT, CONTROLLER = "workbench.agent.program", "workbench.cluster.controller"
 
 
+@pytest.mark.soak
 def test_what_is_sent_to_an_agent_that_reads_nothing():
     """No call waits for it, however much is sent; all of it arrives when it reads again."""
     agent = Agent(None, 1)

@@ -140,6 +140,7 @@ def test_a_kept_cluster_whose_disk_is_full(runtime, attach, monkeypatch):
         assert cluster["kept"] == [0]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("lines", [40_000, pytest.param(200_000, marks=pytest.mark.soak)])
 def test_a_flood_goes_on_without_its_kernel(attach, lines):
     """Ranks that print without end wait neither for the kernel that died nor for the next."""
@@ -150,6 +151,7 @@ def test_a_flood_goes_on_without_its_kernel(attach, lines):
     assert quiet(cluster, "print('next')").output == "[ranks 0-1] next\n"
 
 
+@pytest.mark.soak
 def test_a_cell_at_a_prompt_is_interrupted(attach, capsys):
     """Nobody can answer what the earlier kernel asked: a message says so, and the cell ends."""
     asks = "from workbench.rank import session\nprompts = session._session._prompts\n"
@@ -177,6 +179,7 @@ def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     assert total.values == {0: 2.0, 1: 2.0}
 
 
+@pytest.mark.soak
 def test_a_rank_that_works_alone_is_waited_for(attach):
     """Rank 1 has ended the cell; rank 0 does what needs no other."""
     kernel(IN_A_CELL.format(source="if rank == 0: time.sleep(9); late = 1"))
@@ -296,6 +299,7 @@ def test_a_kernel_attaches_to_ranks_on_vms(attach):
         assert gone(pids)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize(
     "cell",

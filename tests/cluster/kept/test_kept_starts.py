@@ -62,6 +62,7 @@ def test_a_kept_start_without_ssh(runtime, monkeypatch):
     nothing_is_left(runtime)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("how", "says"),
     [("lambda: os.kill(os.getpid(), 11)", "SIGSEGV"), ("lambda: os._exit(7)", "exit status 7")],
@@ -119,6 +120,7 @@ def test_a_kept_controller_that_is_killed(runtime, attach):
     assert gone(pids)
 
 
+@pytest.mark.soak
 def test_a_folder_with_a_long_name(runtime, attach, monkeypatch):
     """A socket's name has a maximum length, but the path of the runtime folder may be longer."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(runtime / ("long" * 25)))
