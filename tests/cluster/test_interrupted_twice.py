@@ -30,7 +30,7 @@ def press_in(cluster, state):
 @pytest.mark.parametrize("state", ["stopping", "stopped"])
 def test_a_start_that_is_interrupted_twice(state):
     """The message says why, all processes end, and the cluster can be started."""
-    cluster = wb.Cluster(n=1)
+    cluster = wb.Cluster(n=1, cold=True)  # takes seconds: the interrupt comes earlier
     unsubscribe = cluster.subscribe(lambda: press() if cluster.state == state else None)
     with later(0.7, press), pytest.raises(KeyboardInterrupt):
         cluster.start()

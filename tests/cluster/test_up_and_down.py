@@ -196,7 +196,7 @@ def test_a_start_that_fails_takes_everything_down(monkeypatch):
 def test_stopping_while_it_starts():
     """Another thread stops a cluster that is still starting: said so, and nothing is left."""
     before = own_processes()
-    cluster = wb.Cluster(n=1)
+    cluster = wb.Cluster(n=1, cold=True)  # takes seconds, so that the stop comes before its end
     with later(1.0, cluster.stop), pytest.raises(ClusterStopped, match="stopped while it started"):
         cluster.start()
     assert cluster.state == "stopped"
