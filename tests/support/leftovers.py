@@ -21,7 +21,14 @@ MARKS = "TEST_PROCESS_MARKS"
 """The environment variable with the marks of all runs of a process; see `.ci/limit`."""
 END_S = 15.0
 """How long processes get to end after the last test, such as one that polls for its parent."""
-KEPT = ("pytest-of-", "torchinductor_", "matplotlib-", "mpl-", "workbench-session-")
+KEPT = (
+    "pytest-of-",
+    "torchinductor_",
+    "matplotlib-",
+    "mpl-",
+    "workbench-session-",  # removed at the end of the process that has unpacked a session
+    "workbench-rank-",  # of an agent that was killed with its ranks: the next agent removes it
+)
 """Beginnings of the names of folders that are kept until this process ends, or for later ones."""
 
 POOLS = ("ThreadPoolExecutor-", "asyncio_")
@@ -58,8 +65,16 @@ class Leftovers:
         self._descriptors = []
         within(END_S, lambda: not self._processes() and not self._present() - self._before)
         self.observe("the end of the session")
-        appeared = [f"{item}, since {test}" for item, test in self._tests.items()]
+        appeared = [
+            f"{item}{self._content(item)}, since {test}" for item, test in self._tests.items()
+        ]
         return sorted([*appeared, *map(_describe, self._processes())])
+
+    def _content(self, item: str) -> str:
+        """Return what is in a temporary folder, which helps to find who has made it."""
+        folder = self._folder / item.removeprefix("temporary file ")
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        return f" with {', '.join(names[:5])}" if names else ""
 
     def close(self) -> None:
         """Kill the processes that are left, and remove the temporary files."""
