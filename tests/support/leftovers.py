@@ -48,7 +48,7 @@ class Leftovers:
         self._folder = Path(tempfile.mkdtemp(prefix="tests-"))
         self._folder.chmod(0o711)  # munge and the tests of other users need folders in it
         os.environ["TMPDIR"] = str(self._folder)
-        tempfile.tempdir = None
+        tempfile.tempdir = str(self._folder)  # otherwise the first test that needs it decides
         self._descriptors: list[str] = []
         self._sockets: set[str] = set()
         self._before = self._present()
