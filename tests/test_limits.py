@@ -54,16 +54,15 @@ def test_the_steps_of_the_canary_end_before_it(tmp_path):
         assert sum(step.limit_s for step in sequence.steps) + canary.END_S < seconds
 
 
-def test_the_canary_names_the_steps_that_failed():
-    """At their limits, a hundredth of what they are otherwise; it then ends all processes."""
+def test_the_canary_names_the_step_that_failed():
+    """At its limit, a hundredth of what it is otherwise; whichever of the first two ends first."""
     finished = subprocess.run(
         [sys.executable, ROOT / "tests/canary.py"], capture_output=True, text=True, check=False,
         env=os.environ | {"TEST_LIMITS_FACTOR": "0.01"}, timeout=PROCESS_S,
     )  # fmt: skip
     assert finished.returncode == 1
-    for step in ("start two ranks", "start JupyterLab"):
-        assert f"canary: FAILED: {step}\nIt has not ended after 0." in finished.stdout
-    assert "in start\n" in finished.stdout
+    first = r"canary: FAILED: start (two ranks|JupyterLab)\nIt has not ended after 0\.\d+ s\. It is here:"
+    assert re.search(rf"{first}\n +File", finished.stdout)
 
 
 def limit(seconds, source, *options, **environment):
@@ -118,7 +117,10 @@ def test_a_process_that_keeps_the_output_open_is_not_waited_for():
     finished = limit(30, source, "--nothing-left")
     assert finished.returncode == 1
     assert re.search(r"left behind.*\n +\d+ sleep 60", finished.stdout)
-    assert not psutil.pid_exists(int(finished.stdout.split()[0]))
+    pid = int(finished.stdout.split()[0])
+    assert within(
+        FAR_S, lambda: not psutil.pid_exists(pid)
+    )  # its parent has ended, so init reaps it
 
 
 @pytest.fixture

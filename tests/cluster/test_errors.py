@@ -15,8 +15,8 @@ from timers import FAR_S, PROCESS_S, eventually
 import workbench as wb
 from workbench import errors
 from workbench.cluster.agent import Agent
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.launchers.preflight import crowding
-from workbench.cluster.options import parse_duration
 from workbench.cluster.threads import IdleWatch
 from workbench.ranks import parse_ranks
 

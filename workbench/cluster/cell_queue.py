@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from workbench.cluster.attributes import RemoteAttributes
 from workbench.cluster.cell_run import CellRun
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.evidence.recorder import EvidenceRecorder
-from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses, acknowledge
 from workbench.cluster.profiling import Profiling

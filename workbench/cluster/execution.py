@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.cluster.cell_queue import BackgroundRun, CellQueue
 from workbench.cluster.cell_run import CellRun
-from workbench.cluster.options import parse_duration
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.recovery import use_again

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import memory_bytes, samples, snapshots
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.execution import Execution
-from workbench.cluster.options import Options, parse_duration
+from workbench.cluster.options import Options
 from workbench.cluster.profiling import MOST_S, Profiling
 from workbench.errors import UsageError
 from workbench.output.sink import TextSink

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from workbench.cluster import launchers
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.launchers import LAUNCHERS, launcher_class
 from workbench.errors import UsageError
 from workbench.hosts import MOST_SLOTS, Host, HostsLike, parse_hosts, total_slots, with_key
@@ -306,47 +305,3 @@ def _checked_job(job: Mapping[str, Any], launcher: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"sbatch={given['sbatch']!r}: {error}. Close the quotes.") from None
     return given
-
-
-_UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|min|[smhd])\s*")
-
-
-def parse_duration(value: str | float, name: str) -> float:
-    """Return a duration in seconds.
-
-    Parameters
-    ----------
-    value
-        Such as ``"30m"``, ``"90s"``, ``"1h30m"``, ``"500ms"``, or a number of seconds.
-    name
-        The name of the option, for errors.
-
-    Raises
-    ------
-    UsageError
-        It is not a duration, or not above 0.
-    """
-    seconds = _seconds(value)
-    if seconds is None:
-        raise UsageError(
-            f"{name}={value!r}: not a duration. Write seconds, or a time such as 90s, 30m or 1h30m."
-        )
-    if not 0 < seconds < math.inf:
-        raise UsageError(
-            f"{name}={value!r}: must be above 0 and finite. Write a time such as 90s, 30m or 2h."
-        )
-    return seconds
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, Real | str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        parts = _PART.findall(str(value))
-        if not parts or _PART.sub("", str(value)):
-            return None
-        return sum(float(number) * _UNITS[unit] for number, unit in parts)
-    return None if math.isnan(number) else number

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.launchers import refused_start
-from workbench.cluster.options import Options, parse_duration
+from workbench.cluster.options import Options
 from workbench.cluster.outcomes import STOPPED, cluster_trouble
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.sampling import ClusterSampler

@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.threads import in_background, io_loop
 from workbench.wire import detached
 from workbench.wire.agent_messages import Load
@@ -313,8 +314,6 @@ class ForkedProcess:
 
 def _idle_s() -> float | None:
     """Return how long a warm process waits for a start; None for no warm process."""
-    from workbench.cluster.options import parse_duration
-
     text = os.environ.get(IDLE_VARIABLE) or _IDLE
     return None if text == _OFF else parse_duration(text, IDLE_VARIABLE)
 
