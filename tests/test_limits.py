@@ -61,8 +61,10 @@ def test_the_canary_names_the_step_that_failed():
         env=os.environ | {"TEST_LIMITS_FACTOR": "0.01"}, timeout=PROCESS_S,
     )  # fmt: skip
     assert finished.returncode == 1
-    first = r"canary: FAILED: start (two ranks|JupyterLab)\nIt has not ended after 0\.\d+ s\. It is here:"
-    assert re.search(rf"{first}\n +File", finished.stdout)
+    failed = r"canary: FAILED: start (two ranks|JupyterLab)\n"
+    assert re.search(
+        failed + r"It has not ended after 0\.\d+ s\. It is here:\n +File", finished.stdout
+    )
 
 
 def limit(seconds, source, *options, **environment):
