@@ -4,6 +4,7 @@ import contextlib
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -117,6 +118,7 @@ def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
     temporary.mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))  # of IPython in this process
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.delenv("IPYTHONDIR", raising=False)
     with wb.Cluster(n=2) as cluster:
