@@ -1,9 +1,8 @@
 """Start and stop ranks, and run cells on them.
 
 - `cluster`: the public class; `execution`: its cells, push and pull; `registry`: the notebook's
-  current cluster; `options`: the arguments of a cluster, checked; `durations`:
-  times in them; `start_options`: those of
-  ``%cluster start``, as a table
+  current cluster; `options`: the arguments of a cluster, checked; `durations`: times in them;
+  `start_options`: the options of ``%cluster start``, as a table
 - `state`: the state machine, which starts and stops the ranks; `changes`: changes of the ranks;
   `processes`: all processes of a cluster and its channels to the ranks; `recovery`: makes ranks
   usable again; `kept`: finds and stops clusters that outlive their kernel;
