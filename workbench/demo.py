@@ -18,6 +18,7 @@ from workbench.timings.session_file import SUFFIX
 # it is the working directory of the kernel and the ranks, from which they can import.
 NOTEBOOK = (Path(__file__).parent / "notebooks" / "01-quickstart.ipynb").resolve()
 _CELL_TIMEOUT_S = 300
+_MAX_STARTS = 3
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,22 @@ def execute(notebook: Path) -> Any:
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         coalesce_streams=True,  # of a progress line only its last state
     )
-    try:
-        client.execute()
-    except (
-        nbclient.exceptions.CellControlSignal,
-        nbclient.exceptions.CellTimeoutError,
-        nbclient.exceptions.DeadKernelError,
-    ) as error:
-        raise CellError(f"{notebook.name} failed: {error}") from None
+    for starts_left in reversed(range(_MAX_STARTS)):
+        try:
+            client.execute()
+        except (
+            nbclient.exceptions.CellControlSignal,
+            nbclient.exceptions.CellTimeoutError,
+            nbclient.exceptions.DeadKernelError,
+        ) as error:
+            raise CellError(f"{notebook.name} failed: {error}") from None
+        except RuntimeError as error:
+            # jupyter_client chooses the kernel's ports; another process may take one of them
+            # before the kernel does, which then ends. No cell has run yet.
+            if not starts_left or "died before replying" not in str(error):
+                raise
+        else:
+            break
     return page
 
 

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from jupyter_client.manager import start_new_kernel
+from kernels import start_kernel
 from run_notebook import error_of, opened, text_of, values_of
 from timers import eventually
 
@@ -79,7 +79,7 @@ def test_other_output_of_a_cell_stays(notebook):
 
 def test_a_cell_in_the_background_settles_too():
     """--noblock: the cell's own output is put in order when it ends."""
-    manager, client = start_new_kernel()
+    manager, client = start_kernel()
     text, clears = "", False
 
     def take():

@@ -5,7 +5,7 @@ import time
 import psutil
 import pytest
 from clusters import training, waiting_for
-from jupyter_client.manager import start_new_kernel
+from kernels import start_kernel
 from timers import FAR_S, eventually
 
 TRAINING = f"%%distributed\n{training(5)}"
@@ -15,7 +15,7 @@ class Notebook:
     """Cells run in a real kernel; outputs as a front end gets them."""
 
     def __init__(self):
-        self.manager, self.client = start_new_kernel()
+        self.manager, self.client = start_kernel()
         self.pid = self.manager.provisioner.pid
 
     def send(self, source):

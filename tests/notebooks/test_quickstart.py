@@ -1,6 +1,8 @@
 """The quickstart notebook, run as `make demo` runs it."""
 
+import json
 import re
+import sys
 
 import nbformat
 import pytest
@@ -64,6 +66,28 @@ def test_a_notebook_that_fails(tmp_path):
     nbformat.write(page, tmp_path / "bad.ipynb")
     with pytest.raises(CellError, match="ZeroDivisionError"):
         run_demo(tmp_path / "x.html", tmp_path / "bad.ipynb")
+
+
+def test_a_kernel_whose_ports_are_taken_is_started_again(tmp_path, monkeypatch):
+    """jupyter_client chooses ports that another process may take before the kernel does."""
+    first = tmp_path / "first"
+    program = f"""
+import pathlib, runpy, sys
+if not pathlib.Path({str(first)!r}).exists():
+    pathlib.Path({str(first)!r}).touch()
+    sys.exit("Address already in use")
+runpy.run_module("ipykernel_launcher", run_name="__main__")
+"""
+    spec = {"argv": [sys.executable, "-c", program, "-f", "{connection_file}"], "display_name": "x"}
+    folder = tmp_path / "kernels" / "python3"
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    cell = nbformat.v4.new_code_cell("print('ran')")
+    cell.metadata["tags"] = ["train"]
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "small.ipynb")
+    assert run_demo(tmp_path / "small.html", tmp_path / "small.ipynb").summary == "ran"
+    assert first.exists()
 
 
 def test_the_notebook_is_committed_without_outputs():

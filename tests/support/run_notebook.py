@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
+from kernels import started
 from nbclient import NotebookClient
 
 
@@ -105,9 +106,13 @@ def _started():
     # nbclient's own limits, 4 s for the last output, lose some on a busy machine
     options = {"timeout": 350, "iopub_timeout": 300, "allow_errors": True}
     client = NotebookClient(nbformat.v4.new_notebook(), **options)
-    client.create_kernel_manager()
-    client.start_new_kernel()
-    client.start_new_kernel_client()
+
+    def start():
+        client.create_kernel_manager()
+        client.start_new_kernel()
+        client.start_new_kernel_client()
+
+    started(start)
     _running.append(client)
     return client
 

@@ -6,7 +6,7 @@ import re
 import time
 from contextlib import contextmanager
 
-from jupyter_client.manager import start_new_kernel
+from kernels import start_kernel
 from timers import FAR_S
 
 from workbench.errors import COLOURS
@@ -82,7 +82,7 @@ class TypingUser:
 @contextmanager
 def typing_user(*sources):
     """Start a kernel with the extension and run some cells, which must not fail."""
-    manager, client = start_new_kernel(env=os.environ.copy())
+    manager, client = start_kernel(env=os.environ.copy())
     try:
         user = TypingUser(manager, client)
         for source in ("%load_ext workbench", *sources):

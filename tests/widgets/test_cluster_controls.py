@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jupyter_client.manager import start_new_kernel
 from kernel_page import Page
+from kernels import start_kernel
 
 from workbench.cluster.launchers import LAUNCHERS
 from workbench.cluster.options import JobRequest
@@ -25,7 +25,7 @@ FIELDS = Path(__file__).parents[2] / "labextension/src/cluster/fields.ts"
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     """A page that watches a kernel with two ranks; each test leaves two."""
-    manager, client = start_new_kernel()
+    manager, client = start_kernel()
     try:
         page = Page(client)
         page.run("%load_ext workbench")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jupyter_client.manager import start_new_kernel
+from kernels import start_kernel
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook
@@ -40,7 +40,7 @@ class Notebook:
     """A kernel and all that it published, in order."""
 
     def __init__(self) -> None:
-        self._manager, self._client = start_new_kernel(kernel_name="python3")
+        self._manager, self._client = start_kernel(kernel_name="python3")
 
     def run(self, code: str) -> list[dict]:
         """Run a cell; everything published until it is idle."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
-from jupyter_client.manager import start_new_kernel
 from kernel_page import Page
+from kernels import start_kernel
 
 # Replaces a cluster without processes: the link shows what it is given.
 STAND_IN = """
@@ -58,7 +58,7 @@ home.Cluster = StandIn
 @pytest.fixture(scope="module")
 def client() -> Iterator[BlockingKernelClient]:
     """A kernel's client, its extension loaded."""
-    manager, client = start_new_kernel()
+    manager, client = start_kernel()
     try:
         page = Page(client)
         page.run("%load_ext workbench")

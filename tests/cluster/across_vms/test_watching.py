@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from jupyter_client.manager import start_new_kernel
 from kernel_page import Page
+from kernels import start_kernel
 from vm_sets import vms
 
 LAPSE_S = 2.0  # the panel's own twelve seconds would be twelve seconds of test
@@ -21,7 +21,7 @@ def own_machines():
 @pytest.fixture(scope="module")
 def kernel_page(own_machines):
     """A page that watches a kernel whose cluster has a rank on each VM."""
-    manager, client = start_new_kernel()
+    manager, client = start_kernel()
     try:
         page = Page(client)
         page.use_subshell()
