@@ -11,6 +11,7 @@ from pathlib import Path
 import canary
 import psutil
 import pytest
+from levels import in_soak
 from timers import BUILD_S, FAR_S, LIMITS_FACTOR, PROCESS_S, InThread, within
 
 pytestmark = pytest.mark.slow
@@ -175,7 +176,7 @@ def test_a_failure_that_passes_when_repeated_fails_the_run(project):
     assert re.search(r"canary \d+ s, parallel \d+ s, timing \d+ s, repeat \d+ s", finished.stdout)
 
 
-@pytest.mark.parametrize(("days", "status"), [(13, 0), pytest.param(15, 1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("days", "status"), [(13, 0), in_soak(15, 1)])
 def test_a_flaky_test_is_known_for_two_weeks(project, days, status):
     date = time.strftime("%Y-%m-%d", time.localtime(time.time() - days * 86_400))
     finished = project(ONCE, flaky_txt=f"# why\n{date} tests/test_it.py::test_once a race\n")

@@ -66,6 +66,7 @@ def test_jupyters_own_variables_count(home, monkeypatch):
     assert runtime_folder() == home / "runtime"
 
 
+@pytest.mark.soak
 def test_a_user_without_a_home(home, monkeypatch):
     """The folders are absolute paths all the same."""
     script = "from test_xdg_folders import folders\nfor one in folders()[:2]: print(one)"

@@ -56,6 +56,7 @@ def test_an_agent_that_hears_nothing_ends(start):
     assert not agent.folder.exists()
 
 
+@pytest.mark.soak
 def test_an_agent_without_a_kernel_ends(start):
     """Its grace period begins when the kernel leaves; one that comes back in time keeps it."""
     agent = start(grace_s=5.0)

@@ -4,6 +4,7 @@ import os
 import signal
 
 import psutil
+import pytest
 from clusters import quiet, training
 from recorded_training import record
 from timers import eventually
@@ -45,6 +46,7 @@ def test_records_inside_a_stream_that_is_killed():
         assert len(timings.collectives()) == 3 * 2 * 25  # with their names
 
 
+@pytest.mark.soak
 def test_records_that_only_arrive_late():
     """They are not counted any more when they have arrived."""
     with Cluster(n=3) as cluster:

@@ -51,6 +51,7 @@ def test_workers_leave_no_folder(monkeypatch):
         assert eventually(lambda: not any(list(Path(short).glob(name)) for name in names))
 
 
+@pytest.mark.soak
 def test_an_agent_that_was_killed_leaves_no_folder(folders):
     """Its ranks end, and the last of them removes the folder."""
     with wb.Cluster(n=2) as cluster:
@@ -60,6 +61,7 @@ def test_an_agent_that_was_killed_leaves_no_folder(folders):
     assert not folders()
 
 
+@pytest.mark.soak
 def test_folders_that_nobody_could_remove(folders):
     """If agent and ranks were killed together, the next agent removes the folder."""
     with wb.Cluster(n=1) as cluster:

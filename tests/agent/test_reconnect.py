@@ -174,6 +174,7 @@ def killed(cluster, why):
     assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
 
 
+@pytest.mark.soak
 def test_a_vm_that_stays_away_is_lost(cluster, machines):
     """After the time in which a connection is tried again, with its reason."""
     machines.cut("vm2")
@@ -243,6 +244,7 @@ class NamespaceLauncher(RelayLauncher):
         raise AssertionError((host, code, said))
 
 
+@pytest.mark.soak
 def test_a_relay_that_starts_when_its_connection_is_gone():
     """It leaves the agent to the relay, or kernel, that has connected meanwhile."""
     with wb.Cluster(n=1) as cluster:

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import expect
 from timers import FAR_S, PROCESS_S, eventually
 
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
     from .server import LabServer
 
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
+
+IN_TEST = {(THEMES[0], 1280), (THEMES[1], 1920)}
+
+in_every_size = pytest.mark.parametrize(
+    ("theme", "width"),
+    [
+        pytest.param(
+            theme,
+            width,
+            id=f"{theme}-{width}",
+            marks=[] if (theme, width) in IN_TEST else pytest.mark.soak,
+        )
+        for theme in THEMES
+        for width in (1280, 1920)  # changes faster than the theme: it is cheaper
+    ],
+)
+"""Every theme, on a small and on a large screen; `make test` has each size once."""
 
 OURS = re.compile("workbench", re.IGNORECASE)
 

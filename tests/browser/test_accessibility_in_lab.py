@@ -5,6 +5,7 @@ from pathlib import Path
 
 import axe_playwright_python
 import pytest
+from levels import in_soak
 from playwright.sync_api import expect
 
 from .conftest import FILE
@@ -41,12 +42,16 @@ selector => [...document.querySelector(selector).querySelectorAll(
 """
 
 
-LOOKS = (*((theme, False) for theme in THEMES), (THEMES[0], True))
-"""Every theme, and forced colours."""
-
 in_every_look = pytest.mark.parametrize(
-    ("theme", "forced"), LOOKS, ids=["light", "dark", "high-contrast", "forced"]
+    ("theme", "forced"),
+    [
+        pytest.param(THEMES[0], False, id="light"),
+        in_soak(THEMES[1], False, id="dark"),
+        in_soak(THEMES[2], False, id="high-contrast"),
+        pytest.param(THEMES[0], True, id="forced"),
+    ],
 )
+"""Every theme, and forced colours."""
 
 
 MOVING = """
@@ -152,7 +157,7 @@ def test_every_control_is_reached_by_keyboard(training):
     assert page.evaluate(LEFT_OUT, VIEW) == []
 
 
-@pytest.mark.parametrize("theme", THEMES[:2])
+@pytest.mark.parametrize("theme", [THEMES[0], in_soak(THEMES[1])])
 def test_no_violations_after_the_end(ended_training, theme):
     """The live view of a training that has ended, with its verdict."""
     ended_training.lab.panel.open_file(FILE)

@@ -28,6 +28,7 @@ def button(panel, name):
     return panel.node.get_by_role("button", name=re.compile(f"^{name}"))
 
 
+@pytest.mark.soak
 def test_a_cluster_on_vms(lab, notebook, server, machines, pictures):
     """A start from a host file; a lost rank is restarted; resize, a cell that connects, stop."""
     (server.root / "hosts.txt").write_text("vm1 slots=1\nvm2 slots=2\n")

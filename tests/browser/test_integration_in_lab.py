@@ -4,6 +4,7 @@ import os
 import re
 import signal
 
+import pytest
 from clusters import gone
 from kept_clusters import kernel
 from playwright.sync_api import expect
@@ -127,6 +128,7 @@ def test_two_notebooks_have_two_live_tabs_also_after_a_rename(lab, server, light
     assert lab.complaints == []
 
 
+@pytest.mark.soak
 def test_a_lost_rank_notifies_while_the_panel_is_hidden(lab, server, ranks_kernel, pictures):
     """The notification says what is lost and offers the restart; the status bar shows it too."""
     path = write_notebook(server, "lost.ipynb", START_RANKS, PIDS)

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from .conftest import FILE, NOTEBOOKS
 from .contrast import READABLE, contrast
 from .material import BUSY, write_notebook
-from .pages import THEMES
+from .pages import in_every_size
 
 SNAPSHOT = NOTEBOOKS / "examples/vm2.json"
 
@@ -88,8 +88,7 @@ def two_files(panel):
     return panel
 
 
-@pytest.mark.parametrize("width", [1280, 1920])  # changes faster than the theme: it is cheaper
-@pytest.mark.parametrize("theme", THEMES)
+@in_every_size
 def test_readable(two_files, pictures, theme, width):
     """The cards and the drawing are readable in every theme: text has enough contrast."""
     lab = two_files.lab

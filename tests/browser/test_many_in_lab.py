@@ -10,7 +10,7 @@ from timers import eventually
 
 from .conftest import FILE as TOPOLOGY
 from .contrast import READABLE, contrast
-from .pages import THEMES
+from .pages import THEMES, in_every_size
 
 IDLE = 2
 """Kernels that the test starts."""
@@ -40,8 +40,7 @@ def largest(panel, tmp_path_factory):
     return panel.card(f"file: {file.name}")
 
 
-@pytest.mark.parametrize("width", [1280, 1920])  # changes faster than the theme: it is cheaper
-@pytest.mark.parametrize("theme", THEMES[:2])
+@in_every_size
 def test_the_button_for_more_is_readable(panel, largest, pictures, theme, width):
     """The button that shows more of 256 GPUs."""
     more = largest.get_by_role("button", name=re.compile("more GPUs:"))
@@ -83,6 +82,7 @@ def idle(group):
     return int(group.inner_text().split()[-3])
 
 
+@pytest.mark.soak
 def test_idle_kernels_are_one_row(lab, server, pictures):
     """Kernels without a name of their own are counted; their rows come by keyboard."""
     lab.open()

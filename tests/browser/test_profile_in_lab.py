@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import traces
 from playwright.sync_api import expect
 
@@ -11,6 +12,7 @@ from .material import TRAINS
 from .pages import LONG_MS, THEMES
 
 
+@pytest.mark.soak
 def test_button_profiles_the_running_cell(training, pictures):
     """The line says what happens, then names the trace; the cell goes on."""
     page = training.lab.page

@@ -64,12 +64,14 @@ def run(new_lab, server, pictures, tmp_path_factory):
     server.shut_down_kernels_of(path)
 
 
+@pytest.mark.soak
 def test_the_view_moves_in_mid_cell(run):
     """While the training cell blocks the kernel, charts and figures are updated."""
     assert run.iterations[1] >= run.iterations[0] + MORE
     assert all(before != after for before, after in zip(*run.pixels, strict=True))
 
 
+@pytest.mark.soak
 def test_the_panel_follows_the_cluster(run):
     """The panel shows running with both ranks during the cell, stopped after the last cell."""
     assert "running" in run.panel_while_training
@@ -78,6 +80,7 @@ def test_the_panel_follows_the_cluster(run):
     expect(run.notebook.lab.panel.status).to_contain_text("stopped")
 
 
+@pytest.mark.soak
 def test_it_learns(run):
     """The network gets over 95 % of the held-out scans right; no cell fails."""
     accuracy = re.search(r"test accuracy ([\d.]+)%", run.trained)
@@ -87,6 +90,7 @@ def test_it_learns(run):
     assert run.notebook.lab.complaints == []
 
 
+@pytest.mark.soak
 def test_the_view_stops_at_the_end(run):
     """After the last cell the view says that the run has ended, and moves no more."""
     view = run.notebook.view
@@ -98,6 +102,7 @@ def test_the_view_stops_at_the_end(run):
     assert view.pixels() == still
 
 
+@pytest.mark.soak
 def test_reopened_without_a_kernel(run, new_lab, server):
     """A saved notebook shows the last state of its view, drawn, without any kernel."""
     run.notebook.save()

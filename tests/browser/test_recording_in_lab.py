@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 from .contrast import READABLE, contrast
 from .material import START_RANKS, write_notebook
-from .pages import THEMES
+from .pages import in_every_size
 
 CELLS = (
     START_RANKS,
@@ -48,8 +48,7 @@ def notebook(new_lab, server, ranks_kernel):
     notebook.expect_ended(SWITCH_ON)
 
 
-@pytest.mark.parametrize("width", [1280, 1920])  # changes faster than the theme: it is cheaper
-@pytest.mark.parametrize("theme", THEMES)
+@in_every_size
 def test_all_text_is_seen(notebook, pictures, theme, width):
     """What is shown fits next to the panel, and has enough contrast."""
     page = notebook.lab.page

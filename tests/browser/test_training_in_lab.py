@@ -3,11 +3,12 @@
 import re
 
 import pytest
+from levels import in_soak
 from playwright.sync_api import expect
 from timers import eventually
 
 from .contrast import READABLE, contrast
-from .pages import THEMES
+from .pages import THEMES, in_every_size
 
 VIEW_TEXTS = (
     ".jp-gw-Live-keyFigures .jp-gw-Live-value",
@@ -210,8 +211,7 @@ def test_explain_while_it_trains(view):
     expect(view.explain).to_be_focused()
 
 
-@pytest.mark.parametrize("width", [1280, 1920])  # changes faster than the theme: it is cheaper
-@pytest.mark.parametrize("theme", THEMES)
+@in_every_size
 def test_readable(training, view, pictures, theme, width):
     """Text of the view and of the panel has enough contrast in every theme."""
     training.lab.page.set_viewport_size({"width": width, "height": 1000})
@@ -252,7 +252,7 @@ def test_reload_in_mid_cell(training, lab):
     assert lab.complaints == []
 
 
-@pytest.mark.parametrize("theme", THEMES[:2])
+@pytest.mark.parametrize("theme", [THEMES[0], in_soak(THEMES[1])])
 def test_the_verdict_after_the_end(ended_training, pictures, theme):
     """Once the cell has ended its verdict is a line of the view, and in the saved output."""
     ended_training.lab.set_theme(theme)

@@ -2,6 +2,7 @@
 
 import pytest
 from clusters import quiet
+from levels import in_soak
 
 import workbench as wb
 from workbench.cluster import registry
@@ -17,7 +18,7 @@ def kept(tmp_path, monkeypatch):
         yield cluster
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", [False, in_soak(True)])
 def test_this_kernel_has_it_already(kept, named):
     """The advice is not to shut this kernel down, and the cluster goes on."""
     with pytest.raises(ClusterError) as refused:

@@ -8,6 +8,7 @@ import time
 import psutil
 import pytest
 from clusters import children, waiting_for
+from levels import in_soak
 from timers import InThread, eventually, when
 
 import workbench as wb
@@ -78,7 +79,7 @@ def test_an_interrupt_while_it_waits_leaves_no_turn_behind():
     InThread(turns.held().__enter__).join()
 
 
-@pytest.mark.parametrize("module", [AGENT, CONTROLLER])
+@pytest.mark.parametrize("module", [AGENT, in_soak(CONTROLLER)])
 def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
     """Its agent or controller is SIGSTOPped: nothing that it should answer is waited for long."""
     before = children(module)  # another cluster may run too
@@ -121,6 +122,7 @@ def test_what_waits_for_a_background_cell_says_so_and_can_be_interrupted(
     assert cluster.run("1", sink=TextSink()).values == {0: 1, 1: 1}
 
 
+@pytest.mark.soak
 def test_a_rank_that_was_stopped_for_long_is_there_with_its_variables(monkeypatch):
     """As after a pause of its VM: ipyparallel gives up an engine for good, after so many beats."""
     monkeypatch.setattr("workbench.cluster.controller._HEART_PERIOD_MS", 5)

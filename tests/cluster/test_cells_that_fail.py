@@ -220,6 +220,7 @@ def test_a_rank_that_fails_beyond_its_cell_is_reported():
         )
 
 
+@pytest.mark.soak
 def test_a_rank_that_does_not_react_is_replaced(cluster):
     """The rank is ended and restarted; the others keep their variables."""
     quiet(cluster, "kept = rank")

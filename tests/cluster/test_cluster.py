@@ -165,6 +165,7 @@ def test_cells_in_the_background_take_turns(cluster):
     assert futures[2].result(timeout=FAR_S).values == {0: 0, 1: 1}
 
 
+@pytest.mark.soak
 def test_two_streams_in_turn_lose_nothing(cluster):
     """A cell that changes between stdout and stderr at every line has every line shown."""
     source = """

@@ -243,7 +243,6 @@ def test_a_rank_that_leaves_the_ring(ranks):
     assert ranks["kept"] == KEPT
 
 
-@everywhere
 def test_resize(ranks, case):
     """Variables and models are kept; the training goes on with another number of ranks."""
     quiet(ranks, "make(); train(2)")

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from clusters import gone, quiet
+from levels import in_soak
 from timers import FAR_S, PROCESS_S, eventually
 
 import workbench as wb
@@ -165,7 +166,7 @@ except KeyboardInterrupt:
     assert told.strip() == "did not start: interrupted"
 
 
-@pytest.mark.parametrize("victims", ["all ranks", "the agent"])
+@pytest.mark.parametrize("victims", [in_soak("all ranks"), "the agent"])
 def test_the_cure_works(victims):
     """The remedy in the error helps: here `restart`, and not a cluster to be started again."""
     with wb.Cluster(2) as cluster:
@@ -184,6 +185,7 @@ def test_the_cure_works(victims):
         assert quiet(cluster, "rank").values == {0: 0, 1: 1}
 
 
+@pytest.mark.soak
 def test_the_cure_of_a_lost_controller():
     """Without its controller a cluster can only be stopped."""
     with wb.Cluster(1) as cluster:
@@ -234,7 +236,10 @@ with wb.Cluster(2) as cluster:
 
 @pytest.mark.parametrize(
     ("source", "says"),
-    [(FAILS, r"hvd\.init\(\) failed: .*Too many open files"), (ABORTS, r"(?s)SIGABRT.*last words")],
+    [
+        (FAILS, r"hvd\.init\(\) failed: .*Too many open files"),
+        in_soak(ABORTS, r"(?s)SIGABRT.*last words"),
+    ],
 )
 def test_the_last_words_of_a_rank_are_in_the_error(source, says):
     """The log of a library that fails is shown; it is not lost in a pipe of ipykernel's."""
@@ -251,6 +256,7 @@ def test_the_last_words_of_a_rank_are_in_the_error(source, says):
     assert re.search(says, done.stdout), done.stderr
 
 
+@pytest.mark.soak
 def test_a_cluster_that_is_left_running_ends_quietly():
     """A script that ends without a stop leaves no process, and prints no traceback."""
     source = "import workbench as wb; print(*[r.pid for r in wb.Cluster(2).start().ranks])"

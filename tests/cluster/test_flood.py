@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 from clusters import quiet
+from levels import in_soak
 from timers import FAR_S, eventually, when
 
 from workbench.cluster import TextSink
@@ -29,8 +30,6 @@ while time.monotonic() < until:
 at, time.time()
 """
 ENDLESS = "at = 0\nwhile True:\n    print('line', at)\n    at += 1"
-LONG = pytest.mark.soak
-"""Of floods that take longer, and are in `make soak` only."""
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def usable(cluster):
         cluster.restart()
 
 
-@pytest.mark.parametrize("seconds", [1, pytest.param(4, marks=LONG)])
+@pytest.mark.parametrize("seconds", [1, in_soak(4)])
 @pytest.mark.parametrize(
     ("line", "first"),
     [
@@ -72,7 +71,7 @@ def test_a_flood_ends_with_its_cell(cluster, line, first, seconds):
     assert heard == said
 
 
-@pytest.mark.parametrize("seconds", [1, pytest.param(3, marks=LONG)])
+@pytest.mark.parametrize("seconds", [1, in_soak(3)])
 def test_it_is_shown_while_it_runs(cluster, tmp_path, seconds):
     """No rank is ever far ahead of what is shown: the live output does not stop."""
     shown, ahead = [0, 0], []
@@ -176,7 +175,7 @@ for at in range({lines}): print(at, file=(sys.stdout, sys.stderr)[at % 2])
 }
 
 
-@pytest.mark.parametrize("lines", [LINES, pytest.param(60_000, marks=LONG)])
+@pytest.mark.parametrize("lines", [LINES, in_soak(60_000)])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_whoever_writes_loses_nothing(cluster, writer, lines):
     """All of it is in the output of its own cell, however it was written."""

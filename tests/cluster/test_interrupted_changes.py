@@ -8,6 +8,7 @@ import forked_kernels
 import psutil
 import pytest
 from clusters import BeginSink, children, quiet, training, with_support
+from levels import in_soak
 from run_notebook import error_of, opened
 from test_stop_button import ASK, STUBBORN, end, stops, usable  # noqa: F401 - a fixture
 from timers import PROCESS_S, eventually, when
@@ -21,7 +22,6 @@ from workbench.errors import (
     UsageError,
 )
 
-SOAK = pytest.mark.soak
 KILLED_BY_THE_RING = """
 import os, signal
 import horovod.torch
@@ -71,6 +71,7 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     assert quiet(three, "globals().get('kept')").values == {0: 0, 1: None}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("step", "cure"),
     [("shutdown", "Rebuild the ring with %cluster resize -n 3"), ("init", "Replace what is lost")],
@@ -91,6 +92,7 @@ def test_a_rank_that_stays_ends_during_the_change(three, step, cure):
     assert 10 in quiet(three, "globals().get('kept')").values.values()
 
 
+@pytest.mark.soak
 def test_a_process_that_does_not_start(three, stopped_ranks):
     """The agent that should start it does not answer: the interrupt ends that wait too."""
     agent = psutil.Process(three.ranks[0].pid).ppid()
@@ -112,6 +114,7 @@ def give_up(cluster, mark):
     assert cluster.state == "failed"
 
 
+@pytest.mark.soak
 def test_a_late_rank_after_a_restart_that_was_refused(three, end):  # noqa: F811
     """Another rank cannot be replaced meanwhile; the late one is used again when it has ended."""
     give_up(three, end)
@@ -123,6 +126,7 @@ def test_a_late_rank_after_a_restart_that_was_refused(three, end):  # noqa: F811
     assert usable(three)
 
 
+@pytest.mark.soak
 def test_a_late_rank_after_a_restart_that_failed(three, stopped_ranks, end):  # noqa: F811
     """What is missing is started first: a late rank alone does not make the cluster ready."""
     give_up(three, end)
@@ -160,9 +164,7 @@ def test_ranks_that_are_missing_are_not_worked_around(three, stopped_ranks, repl
     assert quiet(three, ASK.replace("kept, ", "")).values == {0: 2.0, 1: 2.0}
 
 
-@pytest.mark.parametrize(
-    "delay", [pytest.param(delay, marks=SOAK) for delay in (0.05, 0.8, 1.7)] + [0.4, 1.2]
-)
+@pytest.mark.parametrize("delay", [in_soak(delay) for delay in (0.05, 0.8, 1.7)] + [0.4, 1.2])
 def test_whatever_it_is_doing(three, delay):
     """An interrupt at any time leaves what the message says, and its cure works."""
     try:
@@ -207,7 +209,7 @@ threading.Thread(target=watch, daemon=True).start()
 """Presses the stop button once the kernel waits for the earlier kernel's cell."""
 
 
-@pytest.mark.parametrize("kind", ["trains", pytest.param("sleeps", marks=SOAK), "catches it"])
+@pytest.mark.parametrize("kind", ["trains", in_soak("sleeps"), in_soak("catches it")])
 def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind, end):  # noqa: F811
     """`%cluster attach` waits for a cell that still runs; the stop button ends that cell."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
@@ -234,6 +236,7 @@ def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind, end
         notebook.run("%cluster stop")
 
 
+@pytest.mark.soak
 def test_a_lock_that_another_process_keeps(tmp_path):
     """Training and stop continue; the run is written once the lock is free; its owner is named."""
     with wb.Cluster(n=1, runs=tmp_path) as cluster:
@@ -260,6 +263,7 @@ def test_stop_while_another_process_keeps_the_lock(tmp_path):
         cluster.stop()
 
 
+@pytest.mark.soak
 def test_the_agent_is_killed_while_all_ranks_are_replaced():
     """The message says how to go on, and that starts another agent."""
     with wb.Cluster(n=2) as cluster:

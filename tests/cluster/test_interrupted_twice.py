@@ -73,6 +73,7 @@ def test_what_precedes_a_stop_is_interrupted():
     assert not children("workbench.agent.program")
 
 
+@pytest.mark.soak
 def test_attaching_that_is_interrupted_again_and_again(tmp_path, monkeypatch, end):  # noqa: F811
     """The error says that variables are kept, and they are: the next try has them."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))

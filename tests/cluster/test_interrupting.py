@@ -158,6 +158,7 @@ def test_cancel_does_not_break_the_run(kept):
     assert run.result(100).values == {0: 7, 1: 7}
 
 
+@pytest.mark.soak
 def test_in_a_notebook(tmp_path):
     """The magic interrupts what --noblock started; if nothing runs, one line says that."""
     with opened("%cluster start -n 2") as notebook:

@@ -7,6 +7,7 @@ import re
 import forked_kernels
 import pytest
 from clusters import quiet, training, with_support
+from levels import in_soak
 from timers import PROCESS_S, eventually
 
 import workbench as wb
@@ -55,6 +56,7 @@ def test_a_cell_without_iterations_after_one_that_was_not_recorded(recording):
     assert explain(recording) is not None
 
 
+@pytest.mark.soak
 def test_cells_of_the_package_are_no_cells_of_the_user(recording):
     """A calibration changes nothing, and the figures of a measurement are the newest."""
     recording.recording = False
@@ -152,7 +154,9 @@ def runtime(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize(
-    "kernels", [KERNELS, [(START, OFF + TRAIN, LAST, KILLED)]], ids=["all", "never recorded"]
+    "kernels",
+    [in_soak(KERNELS), [(START, OFF + TRAIN, LAST, KILLED)]],
+    ids=["all", "never recorded"],
 )
 def test_the_next_kernel_says_the_same(kernels):
     """A kernel that attaches knows which cells the earlier ones did not record."""

@@ -103,6 +103,7 @@ hvd.allreduce(torch.ones(1), name="alone")
     assert quiet(cluster, f"held = None; {UNLIMITED}; kept").values == {0: 41, 1: 42}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_no_memory_for_the_fusion_buffer():
     """It ends Horovod's thread: the rank reports it, and the others do not wait for the rank."""
@@ -120,6 +121,7 @@ def test_no_memory_for_the_fusion_buffer():
         quiet(cluster, training(2))
 
 
+@pytest.mark.soak
 def test_horovods_thread_ends_while_no_rank_waits():
     """The ring is rebuilt before the next cell."""
     unused = """

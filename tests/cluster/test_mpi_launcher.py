@@ -54,6 +54,7 @@ def test_a_rank_is_lost_and_replaced(gloo):
         assert quiet(cluster, SUM).values == dict.fromkeys(range(3), 3.0)
 
 
+@pytest.mark.soak
 def test_mpiexec_is_killed(gloo):
     """Agents and ranks do not depend on mpiexec; its folders are removed all the same."""
     before = mpi_leftovers()
@@ -82,6 +83,7 @@ def test_the_next_kernel_attaches(gloo, tmp_path, monkeypatch):
     assert eventually(lambda: mpi_leftovers() <= before)
 
 
+@pytest.mark.soak
 def test_the_users_binding_is_kept(gloo):
     """Ranks have the cores to which the user's arguments of mpiexec bind their slots."""
     with wb.Cluster(launcher="mpi", n=1, mpi_args="--bind-to core") as cluster:

@@ -107,6 +107,7 @@ def test_a_cell_in_the_background_settles_too():
         manager.shutdown_kernel()
 
 
+@pytest.mark.soak
 def test_a_flood_stays_out_of_the_notebook(notebook):
     """100,000 lines of each rank: the beginning and the end are shown, the result has all."""
     cell = notebook.run("%%distributed\nfor at in range(100_000): print('line', at)")
@@ -121,6 +122,7 @@ def test_a_flood_stays_out_of_the_notebook(notebook):
     assert values_of(count) == "100000"
 
 
+@pytest.mark.soak
 def test_a_flood_on_both_streams_and_long_lines(notebook):
     """Streams that alternate, and a line without end, are bounded as well."""
     cell = notebook.run("""%%distributed

@@ -101,6 +101,7 @@ def test_arguments_that_do_not_fit(ready, given, says):
         ready.measure_overhead(**given)
 
 
+@pytest.mark.soak
 def test_the_time_limit_ends_with_fewer_pairs(ready):
     """At least three pairs are measured; no other begins that would end too late."""
     quiet(ready, training(2) + "import time; time.sleep(0.2)")
@@ -123,6 +124,7 @@ def test_a_cell_that_fails(ready):
     assert ready.timings.unrecorded == ""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("on", [True, False])
 def test_an_interrupt_ends_it_promptly(ready, on):
     """Within seconds, in a run with or without recording, and with the setting as before."""

@@ -188,6 +188,7 @@ def test_profiler_of_the_cell_is_not_broken(trains):
         ended.result(FAR_S)
 
 
+@pytest.mark.soak
 def test_lost_rank_leaves_the_profile_of_the_others():
     """With a note about the lost one."""
     with wb.Cluster(2) as cluster:
@@ -213,6 +214,7 @@ def test_a_profile_that_cannot_be_is_refused(trains):
         trains.recording = True
 
 
+@pytest.mark.soak
 def test_interrupt_while_a_profile_stops_leaves_no_profiler_on(cluster):
     """It is raised after the profiler has stopped; the next profile works."""
     quiet(cluster, ROUNDS.format(wrap=HOROVOD))

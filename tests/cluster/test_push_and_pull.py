@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 from clusters import children, quiet, waiting_for
+from levels import in_soak
 from timers import FAR_S, PROCESS_S, eventually, later, when
 
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
@@ -236,6 +237,7 @@ def test_a_pull_that_this_kernel_has_no_memory_for(cluster, monkeypatch):
     assert [len(row["x"]) for row in cluster.pull("x").values()] == [2_000_000] * 2
 
 
+@pytest.mark.soak
 def test_a_large_push_shows_how_far_it_is(cluster, capsys):
     """A few lines at most; an interrupt on the way leaves no name behind."""
     value = np.ones(60_000_000)
@@ -303,7 +305,7 @@ def test_a_time_limit(cluster):
     assert cluster["there"] == [1, 1]
 
 
-@pytest.mark.parametrize("what", ["pull", "push"])
+@pytest.mark.parametrize("what", ["pull", in_soak("push")])
 def test_a_rank_killed_meanwhile_is_lost_at_once(cluster, what, tmp_path):
     """It is named as in a cell; the next error says what to do, and a restart works."""
     mark = tmp_path / "mark"

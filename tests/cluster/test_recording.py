@@ -7,6 +7,7 @@ import time
 import forked_kernels
 import pytest
 from clusters import SHARED_MODEL, quiet, training
+from levels import in_soak
 from timers import FAR_S, PROCESS_S, eventually, later, when
 
 import workbench as wb
@@ -342,7 +343,7 @@ print(cluster.name)
 """
 
 
-@pytest.mark.parametrize(("record", "after"), [(True, False), (False, True)])
+@pytest.mark.parametrize(("record", "after"), [(True, False), in_soak(False, True)])
 def test_a_kernel_that_attaches_knows_the_setting(record, after):
     """It is that of the last switch, not that of the start."""
     source = KERNEL.format(record=record, after=after, source=training(2))

@@ -40,6 +40,7 @@ print("it still ran", flush=True)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ended", "ends"),

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from clusters import quiet
+from levels import in_soak
 from timers import FAR_S, InThread, eventually, when
 
 import workbench as wb
@@ -127,6 +128,7 @@ def test_an_interrupt_while_another_is_handled():
     assert taken == [True]
 
 
+@pytest.mark.soak
 def test_a_try_that_fails_is_followed_by_another(kept):
     """There is no effect: the previous cell ended normally, and the next one works."""
     fail(kept, 2)
@@ -137,6 +139,7 @@ def test_a_try_that_fails_is_followed_by_another(kept):
     assert usable(kept)
 
 
+@pytest.mark.soak
 def test_tries_that_take_long_are_said_in_a_line(kept):
     """The note says what was tried, why it failed, and that a stop ends it."""
     fail(kept, 1, seconds=1.5)
@@ -189,6 +192,7 @@ def test_a_restart_without_a_lost_rank_needs_a_broken_ring(kept):
         kept.restart()
 
 
+@pytest.mark.soak
 def test_a_restart_that_fails_can_be_called_again(kept):
     """The cure stays until it has worked."""
     fail(kept, 6)
@@ -200,6 +204,7 @@ def test_a_restart_that_fails_can_be_called_again(kept):
     assert usable(kept)
 
 
+@pytest.mark.soak
 def test_a_restart_waits_for_a_rank_that_still_leaves(kept):
     """A rank of a busy machine takes seconds to give up a ring: it is not to be replaced."""
     quiet(
@@ -225,7 +230,7 @@ hvd.init = init
     assert usable(kept)
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [in_soak(1), 3])
 def test_a_resize_whose_ring_fails(times):
     """Once: it is tried again. Thrice: the ranks are there, and form the ring later."""
     with wb.Cluster(n=2) as cluster:
@@ -256,6 +261,7 @@ def test_a_stop_ends_a_forming_that_takes_long(kept):
     assert usable(kept)
 
 
+@pytest.mark.soak
 def test_an_early_stop_does_not_end_the_forming(kept):
     """Who presses often wants the cell to end, and not the ring to be broken."""
     fail(kept, 1, seconds=2.0)

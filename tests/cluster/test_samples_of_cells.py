@@ -51,6 +51,7 @@ def test_a_cell_is_sampled_although_nobody_watches(state_home):
     assert one.allocated_s <= 2 * (one.last_s - one.first_s) + 1
 
 
+@pytest.mark.soak
 def test_nothing_is_sampled_without_recording(state_home, monkeypatch):
     """With recording and use off, a cluster samples nothing and stores nothing."""
     monkeypatch.setenv("GRADIENT_WORKBENCH_USE", "off")

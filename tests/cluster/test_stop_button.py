@@ -8,6 +8,7 @@ import time
 
 import pytest
 from clusters import BeginSink, quiet
+from levels import in_soak
 from rank_states import rank_state
 from timers import FAR_S, InThread, eventually, when
 
@@ -99,7 +100,7 @@ def usable(cluster):
     return values == {rank: (rank * 10, float(n)) for rank in range(n)}
 
 
-@pytest.mark.parametrize("delay", [0.02, pytest.param(0.3, marks=pytest.mark.soak), 0.9])
+@pytest.mark.parametrize("delay", [0.02, in_soak(0.3), 0.9])
 def test_a_stop_in_the_first_training_cell(new_ranks, delay):
     """Ranks that have just started load much when they first train: the stop reaches them."""
     quiet(new_ranks, "kept = rank * 10")
@@ -110,6 +111,7 @@ def test_a_stop_in_the_first_training_cell(new_ranks, delay):
     assert usable(new_ranks)
 
 
+@pytest.mark.soak
 def test_the_first_optimizer_is_made_at_once():
     """Modules that PyTorch loads for it are loaded before the ranks are forked."""
     with wb.Cluster(n=1) as cluster:
@@ -157,6 +159,7 @@ def test_what_several_ranks_do_is_said_in_the_plural():
     assert stopping.outcome([2]).startswith("rank 2 did not react: it is in code")
 
 
+@pytest.mark.soak
 def test_a_time_limit_and_code_that_catches_the_interrupt(kept, end):
     """The same after a cell's time limit."""
     with pytest.raises(CellTimeout, match="rank 1 has caught the interrupt and goes on"):
@@ -194,6 +197,7 @@ def test_a_stop_after_the_explanation_goes_on_at_once(kept, end, monkeypatch):
     assert usable(kept)
 
 
+@pytest.mark.soak
 def test_a_rank_that_dies_after_it_was_left(kept, end):
     """A rank that still runs a stopped cell and is killed then is lost, and named so."""
     with pytest.raises(CellTimeout, match="goes on"):
@@ -217,6 +221,7 @@ class SlowSink(TextSink):
         """Keep the live order."""
 
 
+@pytest.mark.soak
 def test_stop_while_the_output_is_far_behind(kept):
     """Ranks that have ended are not said to run on because what they wrote is still being read."""
     source = "import time\nfor i in range(1_000): print(rank, i, 'x' * 60)\ntime.sleep(600)"

@@ -38,6 +38,7 @@ def listening():
     return {found.laddr.port for found in connections if found.status == psutil.CONN_LISTEN}
 
 
+@pytest.mark.soak
 def test_a_runtime_folder_that_cannot_be_made(tmp_path, monkeypatch):
     """It is an error of ours, with the cure; the same cluster can be started afterwards."""
     (tmp_path / "file").touch()
@@ -174,6 +175,7 @@ with Cluster(2) as cluster:
 """
 
 
+@pytest.mark.soak
 def test_a_forked_process_does_not_stop_the_cluster():
     """Neither by the end of its block nor as it exits; a cell is refused with the reason."""
     done = subprocess.run(

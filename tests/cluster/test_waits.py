@@ -102,6 +102,7 @@ def test_a_process_set_waits_for_its_own_members_only():
             quiet(cluster, "if rank == 2: hvd.barrier(process_set=pair)", timeout=FAR_S)
 
 
+@pytest.mark.soak
 def test_unnamed_collectives_that_never_match_are_explained():
     """Horovod matches them by a number, which differs once a process set has been used."""
     said = []

@@ -60,6 +60,7 @@ def test_a_second_start_is_forked():
     assert psutil.pid_exists(pid)
 
 
+@pytest.mark.soak
 def test_two_clusters_at_a_time():
     with wb.Cluster(n=1) as first, wb.Cluster(n=1) as second:
         assert quiet(first, "x = 1; x").values == quiet(second, "x = 1; x").values == {0: 1}
@@ -116,12 +117,14 @@ def test_a_variable_that_nothing_reads_while_it_is_loaded(monkeypatch):
         }
 
 
+@pytest.mark.soak
 def test_another_folder(tmp_path, monkeypatch):
     assert replaced(lambda: monkeypatch.chdir(tmp_path))
     with wb.Cluster(n=1) as cluster:
         assert quiet(cluster, "import os; os.getcwd()").values == {0: str(tmp_path)}
 
 
+@pytest.mark.soak
 def test_another_binding():
     """The ranks of a kernel that was bound to one core run there."""
     cores = os.sched_getaffinity(0)
@@ -133,6 +136,7 @@ def test_another_binding():
         os.sched_setaffinity(0, cores)
 
 
+@pytest.mark.soak
 def test_another_limit():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -146,6 +150,7 @@ def test_another_backend():
     assert start_and_stop(backend="horovod")[2] not in {pid, None}
 
 
+@pytest.mark.soak
 def test_another_number_of_threads():
     """Libraries have read it as they were loaded."""
     cores = len(os.sched_getaffinity(0))
@@ -159,6 +164,7 @@ def test_another_number_of_threads():
         )
 
 
+@pytest.mark.soak
 def test_a_changed_module(tmp_path, monkeypatch):
     """As when a package is installed in another version."""
     module = tmp_path / "sitecustomize.py"
@@ -185,6 +191,7 @@ def test_it_ends_after_an_idle_time(monkeypatch):
     assert warm.memory_bytes() is None
 
 
+@pytest.mark.soak
 def test_no_warm_process(monkeypatch):
     pid = start_and_stop()[2]
     monkeypatch.setenv("GRADIENT_WORKBENCH_WARM", "off")
@@ -233,6 +240,7 @@ def test_it_ends_with_its_kernel(keep):
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.soak
 def test_a_kernel_that_exits():
     """Nothing of it is left, although its first cluster was stopped long before."""
     source = """
@@ -253,6 +261,7 @@ def test_a_kernel_that_exits():
 # faults
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_it_is_gone_or_stuck_before_a_start(number):
     """The start is a cold one, which leaves another warm process."""
@@ -264,6 +273,7 @@ def test_it_is_gone_or_stuck_before_a_start(number):
     assert gone([pid])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("module", [AGENT, CONTROLLER])
 def test_it_is_gone_or_stuck_during_a_start(module, number):
@@ -277,6 +287,7 @@ def test_it_is_gone_or_stuck_during_a_start(module, number):
     assert not children(CONTROLLER)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_it_is_gone_or_stuck_while_a_cluster_runs(number):
     """The cluster goes on; the end of its agent is noticed as well."""
@@ -289,6 +300,7 @@ def test_it_is_gone_or_stuck_while_a_cluster_runs(number):
         assert "the agent of this machine is gone" in cluster.message
 
 
+@pytest.mark.soak
 def test_it_cannot_fork():
     """It lacks descriptors for it: the start is a cold one."""
     pid = start_and_stop()[2]
@@ -300,6 +312,7 @@ def test_it_cannot_fork():
         assert warm.pid() not in {pid, None}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("first", [True, False], ids=["the first", "a forked one"])
 def test_how_an_agent_has_ended(first):
     """The warm process reports it."""
@@ -332,6 +345,7 @@ def test_it_is_never_used_by_a_fork_of_the_kernel():
     assert {"True False {0: 0}", "False True {0: 0}", "child: 0"} <= set(done.stdout.splitlines())
 
 
+@pytest.mark.soak
 def test_a_kernel_with_many_threads():
     """Threads that allocate memory and hold locks all the time do not disturb the forks."""
     ended = threading.Event()
@@ -340,7 +354,7 @@ def test_a_kernel_with_many_threads():
         while not ended.is_set():
             json.dumps({str(number): [number] * 10 for number in range(1000)})
 
-    threads = [InThread(work) for _ in range(8)]
+    threads = [InThread(work) for _ in range(3)]
     try:
         for _ in range(3):
             with wb.Cluster(n=1) as cluster:
@@ -415,6 +429,7 @@ def test_its_memory_is_shown():
     assert f"Warm process {warm.pid()} " in repr(cluster_table(cluster))
 
 
+@pytest.mark.soak
 def test_its_name_and_its_arguments():
     """``ps`` shows it and its forks for what they are."""
     start_and_stop()

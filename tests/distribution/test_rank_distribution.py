@@ -46,6 +46,7 @@ def run(python, *arguments):
     ).stdout  # fmt: skip
 
 
+@pytest.mark.soak
 def test_the_packages_of_the_notebook_are_missing(python):
     """Nothing that a VM installs brings JupyterLab, pandas or plotly."""
     assert run(python, "-c", f"{IMPORTS}print({INSTALLED})") == "[]\n"

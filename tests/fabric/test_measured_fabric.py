@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from levels import in_soak
 from timers import eventually, when
 from vm_sets import vms
 
@@ -36,7 +37,7 @@ def machines():
         yield machines
 
 
-@pytest.fixture(scope="module", params=["horovod", pytest.param("ddp", marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=["horovod", in_soak("ddp")])
 def measured(request, machines):
     """Three VMs, of which the third is slow, with what was measured on them."""
     machines.shape("vm3", GBPS)

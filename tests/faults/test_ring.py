@@ -36,6 +36,7 @@ def test_a_start_is_tried_again(ring):
     assert eventually(lambda: not ours())
 
 
+@pytest.mark.soak
 @each_backend("horovod")
 def test_a_replaced_rank_is_tried_again(ring):
     """Its peers, which waited for it, try again as well, and keep their variables."""
@@ -48,6 +49,7 @@ def test_a_replaced_rank_is_tried_again(ring):
     ring.lives()
 
 
+@pytest.mark.soak
 def test_a_rank_is_lost_while_the_ring_is_rebuilt(box):
     """The message says how to replace it, as where it is lost in a cell."""
     cluster = box.cluster

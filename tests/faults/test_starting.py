@@ -123,6 +123,7 @@ def test_an_interrupt_as_soon_as_a_process_was_started(module, box, monkeypatch)
         assert eventually(lambda: not ours())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("module", [CONTROLLER, AGENT])
 def test_an_interrupt_as_soon_as_a_process_was_requested(module, box, monkeypatch):
     """The same of a process that the warm process forks."""

@@ -9,6 +9,7 @@ import time
 from importlib.util import find_spec
 
 import pytest
+from levels import in_soak
 from namespaces import skip_unless_it_runs
 from timers import PROCESS_S, later
 from two_ranks import two_ranks
@@ -67,6 +68,7 @@ def vm(tmp_path):
     return command
 
 
+@pytest.mark.soak
 @needs_horovod
 def test_ranks_connect_on_the_interface_that_was_named(vm):
     """If the host's name resolves to 127.0.1.1, no connection of a rank is on loopback."""
@@ -150,7 +152,7 @@ except hvd.HorovodInternalError:
 
 
 @needs_horovod
-@pytest.mark.parametrize("root", [0, 1], ids=["sends", "receives"])
+@pytest.mark.parametrize("root", [0, in_soak(1)], ids=["sends", "receives"])
 def test_a_rank_is_freed_at_once_when_another_dies_within_a_tensor(root):
     """What was half sent or half received ends with the connection, not with Gloo's timeout."""
     said = {}
@@ -197,6 +199,7 @@ except hvd.HorovodInternalError:
 """
 
 
+@pytest.mark.soak
 @needs_horovod
 def test_the_other_ranks_outlive_one_that_is_killed_as_an_operation_begins():
     """A neighbour's message of the failed operation, in the place of another, does no harm."""

@@ -72,6 +72,7 @@ def test_a_horovod_without_the_patches_is_to_be_rebuilt(tmp_path):
     assert f"does not list the patches for these defects: {defects}. What to do:" in done.stdout
 
 
+@pytest.mark.soak
 @needs_horovod
 def test_a_horovod_that_does_not_import_does_not_fit(tmp_path):
     """--check really imports: a library that the loader refuses does not fit."""

@@ -9,6 +9,7 @@ from itertools import count
 from typing import NamedTuple
 
 import pytest
+from levels import in_soak
 from nccl_sources import NcclSources
 
 from workbench.rank.recording.iteration import Outside
@@ -110,7 +111,7 @@ def near(*times):
     return pytest.approx(times, abs=ERROR_NS, rel=0)
 
 
-@pytest.mark.parametrize("elastic", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("elastic", [0, in_soak(1)])
 def test_an_allreduce_has_the_times_of_the_gpu(gpu, elastic):
     """The wait for the gradients is no copy, and the copy no transfer."""
     gpu.library.choose(elastic, 0)

@@ -69,6 +69,7 @@ def test_an_engine_that_is_slow():
     assert engine_calls.start({}, 1e-3) is None
 
 
+@pytest.mark.soak
 def test_a_busy_engine(bare):
     """It is named."""
     with engine(bare) as one:

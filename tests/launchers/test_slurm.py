@@ -139,6 +139,7 @@ def test_an_existing_allocation():
             wb.Cluster(launcher="slurm", n=1).start()
 
 
+@pytest.mark.soak
 def test_an_interrupt_in_the_queue(ctrl_c):
     """The reason is shown, and the job is cancelled."""
     with all_taken():
@@ -184,6 +185,7 @@ def kernel(code):
     )
 
 
+@pytest.mark.soak
 def test_a_kernel_that_is_killed_in_the_queue():
     """Its job is cancelled, though the kernel cannot do it."""
     with all_taken():
@@ -259,6 +261,7 @@ def test_requests_that_slurm_refuses(options, error):
     assert not ours()
 
 
+@pytest.mark.soak
 def test_no_slurm(daemons, monkeypatch, tmp_path):
     """Without commands, configuration, munge or controller, the error says which.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from levels import in_soak
 
 EXAMPLES = Path(__file__).parents[2] / "notebooks" / "examples"
 TERMINALS = {
@@ -82,7 +83,7 @@ def test_a_file_that_is_written(workbench, vm):
 
 @pytest.mark.parametrize(
     "command",
-    [["resources"], ["doctor"], pytest.param(["build-horovod", "--check"], marks=pytest.mark.soak)],
+    [["resources"], ["doctor"], in_soak(["build-horovod", "--check"])],
     ids=" ".join,
 )
 def test_this_machine(workbench, command):

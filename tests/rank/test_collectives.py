@@ -288,6 +288,7 @@ for handle in handles: hvd.synchronize(handle)
     assert set(of(table, rank=0)["name"]) == {"two\nlines", "a\x0bb", "plain"}
 
 
+@pytest.mark.soak
 def test_what_nobody_reads_is_counted():
     """Memory is bounded; what is not kept is reported, and what is switched off is not recorded."""
     with two_ranks(UNREAD) as process:

@@ -37,6 +37,7 @@ def test_a_widget_is_its_text(cluster):
         assert told.count("widgets are not supported in a rank") == 1
 
 
+@pytest.mark.soak
 def test_in_a_notebook():
     """No widget that the page has no model for is in the notebook."""
     with opened("%cluster start -n 2") as notebook:

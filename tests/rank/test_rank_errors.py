@@ -10,6 +10,7 @@ import time
 
 import pytest
 from clusters import gone, quiet
+from levels import in_soak
 from timers import FAR_S, PROCESS_S
 
 from workbench.cluster.threads import in_background
@@ -190,6 +191,7 @@ def test_a_script_that_fails_is_an_error(cluster, tmp_path):
     assert f"{script}:2" in plain(error.traceback)
 
 
+@pytest.mark.soak
 def test_large_files_of_the_user(cluster, tmp_path):
     """The frames of several large modules: their lines are shown, and nothing is parsed."""
     body = "".join(f"def f{i}(x):\n    return [x + {i}, {{'a': x}}]\n\n" for i in range(20_000))
@@ -299,7 +301,7 @@ def test_an_interrupt_of_one_rank(cluster):
     assert cluster["kept"] == [0, 1]
 
 
-@pytest.mark.parametrize("turn", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("turn", [1, in_soak(2)])
 def test_the_kernel_ends_well_whatever_runs(turn):
     """At its exit agents, ranks and threads are ended: no abort, nothing on standard error."""
     script = """

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from clusters import quiet, training
+from levels import in_soak
 from vm_sets import vms
 
 import workbench as wb
@@ -141,7 +142,7 @@ def test_the_ring_of_one_machine(backend):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("backend", ["horovod", pytest.param("ddp", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("backend", ["horovod", in_soak("ddp")])
 def test_the_interface_of_each_vm(backend):
     """Each rank reports the interface of its own VM."""
     with (

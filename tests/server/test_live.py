@@ -88,6 +88,7 @@ def test_twenty_clients_and_one_sampler(join):
     assert min(late.heard) == (sampler + 1, 1)  # the earlier one had ended, so this is a new one
 
 
+@pytest.mark.soak
 def test_clients_that_never_read_delay_nobody(start, right):
     """The others hear every sample, and the server keeps no pile for those who do not."""
     letters = 1 << 20

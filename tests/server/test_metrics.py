@@ -179,6 +179,7 @@ def test_a_stopped_cluster_vanishes(metrics, start_kernel):
     assert kernel.process.poll() is None
 
 
+@pytest.mark.soak
 def test_a_killed_kernel_vanishes(metrics, start_kernel):
     """The figures of a kernel that was killed are gone at the next scrape, and so is the file."""
     kernel = start_kernel("local-ab12")
@@ -188,6 +189,7 @@ def test_a_killed_kernel_vanishes(metrics, start_kernel):
     assert list((Path(os.environ["JUPYTER_RUNTIME_DIR"]) / FOLDER).iterdir()) == []
 
 
+@pytest.mark.soak
 def test_two_kernels_are_distinguished(metrics, start_kernel):
     """Each cluster has its own samples."""
     start_kernel("local-ab12")

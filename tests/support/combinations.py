@@ -17,6 +17,7 @@ import ipyparallel
 import mpi
 import pytest
 import slurm
+from levels import in_soak
 from timers import FAR_S, eventually
 from vm_sets import vms
 
@@ -263,8 +264,12 @@ LOCAL = {str(combination) for combination in COMBINATIONS if combination.launche
 """The combinations over which `make test` runs all behaviours."""
 
 
+EACH_LAUNCHER = LOCAL | {"horovod-ssh", "horovod-slurm", "ddp-mpi"}
+"""Every launcher once; `tests/launchers/test_existing.py` tests the one that is missing."""
+
+
 def everywhere(function):
-    """Have `make test` run a test over every combination, and not only over the local ones."""
+    """Have `make test` run a test over each launcher, and not only over the local one."""
     function.everywhere = True
     return function
 
@@ -272,15 +277,15 @@ def everywhere(function):
 def parametrize(metafunc, names=LOCAL):
     """Parametrize the fixture `case` with every combination.
 
-    Those that are not in `names` are left to `make soak`, unless the test is `everywhere`.
+    Those that are not in `names`, or in `EACH_LAUNCHER` if the test is `everywhere`, are left to
+    `make soak`.
     """
     if "case" not in metafunc.fixturenames:
         return
-    is_everywhere = getattr(metafunc.function, "everywhere", False)
+    if getattr(metafunc.function, "everywhere", False):
+        names = EACH_LAUNCHER
     cases = [
-        combination
-        if is_everywhere or str(combination) in names
-        else pytest.param(combination, marks=pytest.mark.soak)
+        combination if str(combination) in names else in_soak(combination)
         for combination in COMBINATIONS
     ]
     metafunc.parametrize("case", cases, ids=str, indirect=True, scope="module")

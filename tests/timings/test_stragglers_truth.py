@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 from clusters import QUEUED
+from levels import in_soak
 from planted_delays import KINDS, MODEL
 from timers import eventually
 from vm_sets import vms
@@ -37,7 +38,7 @@ class Run:
         return found[found["last_iteration"] >= first]
 
 
-@pytest.fixture(scope="module", params=["here", pytest.param("vms", marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=["here", in_soak("vms")])
 def run(request):
     if request.param == "here":
         with wb.Cluster(n=2) as cluster:

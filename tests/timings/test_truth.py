@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from horovod_timeline import spans, whole_timeline
+from levels import in_soak
 from timers import FAR_S
 from vm_sets import vms
 
@@ -80,9 +81,9 @@ def cluster(machines):
 
 
 RATES = [
-    pytest.param(0.5, id="0.5-Gbit/s", marks=pytest.mark.soak),
+    in_soak(0.5, id="0.5-Gbit/s"),
     pytest.param(1.0, id="1-Gbit/s"),
-    pytest.param(2.0, id="2-Gbit/s", marks=pytest.mark.soak),
+    in_soak(2.0, id="2-Gbit/s"),
 ]
 
 

@@ -68,6 +68,7 @@ def test_a_lost_rank_is_reported_between_cells_and_restarted(page: Page) -> None
     assert "no rank is lost" in done(page, "restart")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_calibration_reports_its_progress_and_its_result(page: Page) -> None:
     """In the state, not in the output of a cell."""

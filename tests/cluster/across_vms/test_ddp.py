@@ -43,6 +43,7 @@ def test_ranks_of_two_vms(cluster, machines):
     assert values[0] == values[1] == values[2]
 
 
+@pytest.mark.soak
 def test_a_send_that_takes_longer_than_its_cell(cluster, machines):
     """The rank that receives is not freed because the other has ended the cell."""
     source = """

@@ -53,6 +53,7 @@ def test_secrets_of_a_vm_that_this_kernel_has_not(cluster, tmp_path):
     assert "their word" not in bundle.text + on_demand.text
 
 
+@pytest.mark.soak
 def test_a_vm_that_is_cut_off(cluster, machines, tmp_path):
     """Its parts have the reason, and the snapshot of the start; the others are complete."""
     mark, sink = tmp_path / "never", TextSink()

@@ -32,6 +32,7 @@ def slowly(text):
     return answer
 
 
+@pytest.mark.soak
 def test_the_debugger_on_another_vm(user):
     """The rank stops there, the other one waits, and is not taken for stuck."""
     cell = (

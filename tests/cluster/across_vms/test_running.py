@@ -206,6 +206,7 @@ def test_nothing_is_left(running):
     assert sleep not in listed.stdout
 
 
+@pytest.mark.soak
 def test_an_idle_cluster_gives_its_vms_back(machines):
     """Without a cell for the given time the cluster stops, and the next cell reports that."""
     options = {"ssh_config": machines.ssh_config, "release_after": "3s"}

@@ -161,6 +161,7 @@ def test_a_survey_and_a_start_say_the_same(machines, surveyed, host, match):
     same(surveyed[name], caught.value, name)
 
 
+@pytest.mark.soak
 def test_an_interface_that_is_not_there(machines):
     """An interface that a VM does not have is named with those that it has."""
     hosts = [{"name": "vm2", "interface": "ib7"}]

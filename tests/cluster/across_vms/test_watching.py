@@ -121,6 +121,7 @@ def test_samples_come_while_a_cell_runs(page, tmp_path):
     assert "".join(one["text"] for one in page.outputs if one["cell"] == cell) == "begun\nlate\n"
 
 
+@pytest.mark.soak
 def test_a_watch_that_nobody_renews_ends(page):
     """No thread remains, and no further message is sent."""
     told = 0
@@ -142,6 +143,7 @@ def test_a_watch_that_is_given_up_ends_at_once(page):
     assert len(heard(page, "vms")["vms"]) == 2
 
 
+@pytest.mark.soak
 def test_a_vm_that_is_slow(page):
     """Nobody waits for it: the other is reported each second, and this one once it answers."""
     page.run("import os, signal\nslow = registry.current().agents[1].hello.pid")
@@ -157,6 +159,7 @@ def test_a_vm_that_is_slow(page):
     heard(page, "samples", lambda told: known(told) == ["vm1", "vm2"])
 
 
+@pytest.mark.soak
 def test_a_cluster_that_is_stopped_and_another_one(page):
     """The VMs go with the one and come with the other; a rank here is on this machine."""
     page.heard.clear()

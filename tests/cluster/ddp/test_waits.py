@@ -33,6 +33,7 @@ def test_a_missing_peer(ranks, waits, name):
     assert "[rank 0] freed from a collective" in cell.error
 
 
+@pytest.mark.soak
 def test_a_wait_for_something_else(ranks):
     """A cell of one rank that waits for a thread of its own needs no other rank."""
     source = """
@@ -87,6 +88,7 @@ def test_each_receive_is_a_wait_of_its_own(ranks, tmp_path):
     assert values == {0: None, 1: ([(f"recv(src=0) {n}", (0, 1)) for n in (1, 2)], 2), 2: None}
 
 
+@pytest.mark.soak
 def test_receives_from_any_rank_are_numbered_too(ranks):
     """So that a later receive has the number of the send that its peer has started."""
     quiet(ranks, "dist.destroy_process_group()")
@@ -115,6 +117,7 @@ def test_a_new_group_needs_its_ranks(ranks, tmp_path):
     assert values == {0: ([("new_group()", (0, 1))], 1), 1: None, 2: None}
 
 
+@pytest.mark.soak
 def test_ranks_that_go_on_are_not_freed(ranks):
     """Two ranks that send to each other all the time do not wait for one that has ended."""
     source = (

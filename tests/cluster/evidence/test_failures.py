@@ -118,6 +118,7 @@ def test_a_hang_until_the_time_limit(pair):
     assert row["newest_earlier_state"]["collective"] == "lonely"
 
 
+@pytest.mark.soak
 def test_the_bundle_of_a_stall_is_not_completed_after_an_error(pair, monkeypatch):
     """The VMs are asked for the newest bundle only, which is that of the error."""
     recorder, asked, go_on = pair._cells.evidence, [], threading.Event()
@@ -175,6 +176,7 @@ def test_the_oldest_files_are_removed(pair):
     assert not list(pair.timings.path.glob(".*"))
 
 
+@pytest.mark.soak
 def test_a_killed_rank(tmp_path):
     """How it ended, its last state, and the stack of the rank that waited for it."""
     mark, sink = tmp_path / "reported", TextSink()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
+from levels import in_soak
 from timers import FAR_S, InThread, eventually
 
 import workbench as wb
@@ -101,9 +102,8 @@ def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kep
     assert eventually(lambda: {c.pid for c in agent.children() if c.name() != NAME} == {*ranks})
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param("shutdown_ring", marks=pytest.mark.soak), "init_ring"]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("step", [in_soak("shutdown_ring"), "init_ring"])
 def test_a_ring_that_no_kernel_has_formed(attach, step):
     """A cell has failed and the ring was being rebuilt: it is, and variables are kept."""
     fails = "cluster.run('1 / rank; hvd.allreduce(torch.ones(1))', sink=TextSink())"
@@ -115,6 +115,7 @@ def test_a_ring_that_no_kernel_has_formed(attach, step):
     assert cluster["kept"] == [0, 10]
 
 
+@pytest.mark.soak
 def test_a_kept_cluster_whose_disk_is_full(runtime, attach, monkeypatch):
     """A change that cannot be saved is not begun; the cluster goes on, and can be changed later."""
 
@@ -141,7 +142,7 @@ def test_a_kept_cluster_whose_disk_is_full(runtime, attach, monkeypatch):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("lines", [40_000, pytest.param(200_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("lines", [40_000, in_soak(200_000)])
 def test_a_flood_goes_on_without_its_kernel(attach, lines):
     """Ranks that print without end wait neither for the kernel that died nor for the next."""
     source = f"time.sleep(1)\nfor at in range({lines}): print(at)\nlate = rank"
@@ -166,6 +167,7 @@ def test_a_cell_at_a_prompt_is_interrupted(attach, capsys):
     assert cluster["kept"] == [0, 10]
 
 
+@pytest.mark.soak
 def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     """Ctrl-C while attaching frees the ranks; they are usable, and keep their variables."""
     source = "if rank: time.sleep(100)\nhvd.allreduce(torch.ones(1), name='stuck')"
@@ -189,6 +191,7 @@ def test_a_rank_that_works_alone_is_waited_for(attach):
     assert total.values == {0: 2.0, 1: 2.0}
 
 
+@pytest.mark.soak
 def test_a_rank_is_replaced_after_attaching(attach):
     """The new kernel guards the ranks as the one before did."""
     _, pids = kernel("")
@@ -214,6 +217,7 @@ def sleeps(pid, thread):
     return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)[1])
 
 
+@pytest.mark.soak
 def test_it_rests_while_nobody_is_there(runtime, attach):
     """Between two kernels nothing of a kept cluster is busy, but Horovod's cycles in each rank."""
     _, pids = kernel(KILLED)
@@ -269,6 +273,7 @@ def test_keys_are_for_this_user_only(runtime, attach):
     attach()
 
 
+@pytest.mark.soak
 def test_a_damaged_state_file_of_a_cluster_that_runs(runtime, attach):
     """It is named; that no cluster ran would not be true."""
     name, _ = kernel("")
@@ -304,7 +309,7 @@ def test_a_kernel_attaches_to_ranks_on_vms(attach):
 @pytest.mark.parametrize(
     "cell",
     [
-        pytest.param("", id="no cell", marks=pytest.mark.soak),
+        in_soak("", id="no cell"),
         pytest.param("import time; time.sleep(3)\nhvd.allreduce(torch.ones(1))", id="a cell"),
     ],
 )

@@ -2,15 +2,15 @@
 
 import pytest
 from clusters import CELL_S, gone, quiet
-from combinations import BACKENDS, LOCAL, Combination, parametrize
+from combinations import BACKENDS, Combination, parametrize
 from kept_clusters import IN_A_CELL, KILLED, kernel
 
 from workbench.errors import RanksFailed
 
 
 def pytest_generate_tests(metafunc):
-    """Run each test over the combinations; `make test` has only one that is not local."""
-    parametrize(metafunc, LOCAL | {"horovod-ssh"})
+    """Run each test over the combinations; `test_attaching.py` has Horovod on this machine."""
+    parametrize(metafunc, {"ddp-local", "horovod-ssh"})
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,7 @@ def test_the_next_kernel_finds_it(attach, case):
     assert gone(pids)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=str)
 def test_a_rank_that_another_has_left_alone_is_freed(attach, capsys, backend):
     """Rank 1 has ended the cell when the kernel dies; nobody else is there to free rank 0."""

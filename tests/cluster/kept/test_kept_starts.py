@@ -79,6 +79,7 @@ def test_a_kept_start_names_a_rank_that_dies(runtime, tmp_path, monkeypatch, how
     nothing_is_left(runtime)
 
 
+@pytest.mark.soak
 def test_a_kept_agent_that_is_killed(runtime, attach):
     """The kernel that started it names it with its signal, and the next one reports it as gone."""
     cluster = wb.Cluster(n=1, keep=600).start()

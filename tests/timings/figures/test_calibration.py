@@ -66,6 +66,7 @@ def test_a_calibration_sweeps_the_device_of_its_rank(cluster):
     cluster.fabric = None
 
 
+@pytest.mark.soak
 def test_progress_begins_with_the_measurement(cluster, capsys, tmp_path):
     """A calibration that waits for its turn shows nothing; its line ends with "done"."""
     mark = tmp_path / "mark"
@@ -128,6 +129,7 @@ def test_what_other_processes_disturb_does_not_count(replaced):
     assert replaced(DISTURBED, 4).measured_us[0] < 0.4e6
 
 
+@pytest.mark.soak
 def test_over_a_slow_fabric_fewer_sizes_are_measured(replaced):
     """20 repetitions of 16 MB over 50 Mbit/s would take a minute; smaller ones suffice."""
     fabric = replaced(SLOW, 8)

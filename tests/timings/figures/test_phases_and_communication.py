@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from levels import in_soak
 from true_figures import BEGIN, HEARD, causes
 
 import workbench as wb
@@ -138,7 +139,7 @@ def test_a_stored_run_says_so_too():
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("unused", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("unused", [False, in_soak(True)])
 def test_ddp_buckets_end_when_they_end(cluster, trained, unused):
     """A bucket that one rank waits 50 ms for took 50 ms, of which hardly any was overlapped."""
     ready, rows = trained(
