@@ -38,6 +38,7 @@ next(batches)
 """
 
 
+@pytest.mark.soak
 def test_workers_leave_no_folder(monkeypatch):
     """A loader's iterator that is still in a variable when its rank is stopped or replaced."""
     # a socket's path has at most 107 bytes, which those of pytest's folders may exceed

@@ -125,6 +125,7 @@ def test_a_network_that_is_away_for_seconds(cluster, machines):
     assert cluster.message == ""
 
 
+@pytest.mark.soak
 def test_what_is_ordered_meanwhile_is_done_afterwards(cluster):
     """A rank is replaced while the connection to its VM is made again."""
     drop_connections()
@@ -153,6 +154,7 @@ def test_each_order_is_carried_out_once(cluster):
     assert (len(old), len(new)) == (1, 1)
 
 
+@pytest.mark.soak
 def test_an_agent_that_is_killed_is_lost_at_once(cluster):
     """Its rank ends with it, and it is named; there is nothing to connect to again."""
     drop_connections()
@@ -259,6 +261,7 @@ def test_a_relay_that_starts_when_its_connection_is_gone():
         assert quiet(cluster, "kept").values == {0: 0}
 
 
+@pytest.mark.soak
 def test_a_launcher_is_a_class_and_an_entry_in_the_table(machines, monkeypatch):
     """Nothing else has to know it: its clusters start, and are connected to again."""
     monkeypatch.setitem(LAUNCHERS, "namespace", f"{__name__}.NamespaceLauncher")

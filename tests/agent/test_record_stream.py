@@ -137,6 +137,7 @@ def test_a_damaged_message_is_refused(changed):
         replace(message, **changed).split()
 
 
+@pytest.mark.soak
 def test_the_agent_starts_the_stream_again():
     """If its process is killed, the records of the next cell arrive."""
     with Cluster(n=3) as cluster:

@@ -76,6 +76,7 @@ def test_a_resize_uses_its_slots_again(lost):
     assert set(quiet(cluster, TOTAL).values.values()) == {3.0}
 
 
+@pytest.mark.soak
 def test_a_restart_takes_it_in_again(lost):
     """A new agent and a new rank; the others keep their variables; the old ones are gone."""
     machines, cluster = lost

@@ -114,6 +114,7 @@ def test_start_calibrate_and_stop(lab, notebook):
     assert lab.complaints == []
 
 
+@pytest.mark.soak
 def test_the_form_of_a_bare_cluster(lab, server, pictures):
     """Without the panel, `%cluster` starts and stops ranks, and its table follows."""
     path = write_notebook(server, "bare.ipynb", "%load_ext workbench\n%cluster")

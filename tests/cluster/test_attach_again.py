@@ -18,6 +18,7 @@ def kept(tmp_path, monkeypatch):
         yield cluster
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("named", [False, in_soak(True)])
 def test_this_kernel_has_it_already(kept, named):
     """The advice is not to shut this kernel down, and the cluster goes on."""

@@ -79,6 +79,7 @@ def test_an_interrupt_while_it_waits_leaves_no_turn_behind():
     InThread(turns.held().__enter__).join()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("module", [AGENT, in_soak(CONTROLLER)])
 def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
     """Its agent or controller is SIGSTOPped: nothing that it should answer is waited for long."""

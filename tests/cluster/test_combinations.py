@@ -1,7 +1,7 @@
 """The same behaviours over each backend and each launcher.
 
-`make test` runs all of them over both backends on this machine, and those that are `everywhere`
-over every launcher; `make soak` runs the rest.
+`make test` runs all of them over both backends on this machine, and those that are `over_ssh`
+over ssh too; `make soak` runs all over every launcher.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import threading
 
 import pytest
 from clusters import CELL_S, Cell, quiet
-from combinations import BYTES, everywhere, parametrize
+from combinations import BYTES, over_ssh, parametrize
 from timers import eventually
 
 import workbench as wb
@@ -58,7 +58,7 @@ def ranks(started, case):
     assert quiet(started, "total()", timeout=CELL_S).values == dict.fromkeys(range(n), float(n))
 
 
-@everywhere
+@over_ssh
 def test_the_namespace(ranks, case):
     """A cell has its rank, the number of ranks, a device and the library, and no other library."""
     source = "(rank, world_size, str(device), type({}).__name__, 'horovod' in sys.modules)"
@@ -78,7 +78,7 @@ def test_values(ranks):
     assert ranks["kept"] == KEPT
 
 
-@everywhere
+@over_ssh
 def test_a_training_is_recorded(ranks, case):
     """All ranks have equal weights; each iteration has its phases, and each rank its gradients."""
     iterations = ranks.timings.to_frame()["iteration"]
@@ -134,7 +134,7 @@ def test_an_error_in_a_training_frees_the_others(ranks):
     assert values[0] == values[1] == values[2]
 
 
-@everywhere
+@over_ssh
 def test_an_interrupt_frees_ranks(ranks, case):
     """Those that compute, and those that wait in a collective."""
     source = "if rank: total('met')\nelse: time.sleep(600)"
@@ -211,7 +211,7 @@ def test_a_stopped_rank(ranks):
     assert cell.error == ""
 
 
-@everywhere
+@over_ssh
 def test_a_killed_rank_is_replaced(ranks, case):
     """It is named with its signal; the others are freed and keep their variables."""
     kill_and_replace(ranks, case, 2)

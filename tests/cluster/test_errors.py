@@ -166,6 +166,7 @@ except KeyboardInterrupt:
     assert told.strip() == "did not start: interrupted"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("victims", [in_soak("all ranks"), "the agent"])
 def test_the_cure_works(victims):
     """The remedy in the error helps: here `restart`, and not a cluster to be started again."""

@@ -53,6 +53,7 @@ def stopped_ranks():
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.soak
 def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     """The wait for it ends soon after the interrupt; replaced, the others have all variables."""
     stopped_ranks(three.ranks[1].pid)
@@ -251,6 +252,7 @@ def test_a_lock_that_another_process_keeps(tmp_path):
     assert len(wb.open_run(folder).to_frame()) == 5
 
 
+@pytest.mark.soak
 def test_stop_while_another_process_keeps_the_lock(tmp_path):
     """A cluster stops though its run cannot be written."""
     cluster = wb.Cluster(n=1, runs=tmp_path).start()

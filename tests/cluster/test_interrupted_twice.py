@@ -10,6 +10,7 @@ import time
 import pytest
 from clusters import children, quiet, with_support
 from kept_clusters import IN_A_CELL, KERNEL
+from levels import in_soak
 from test_stop_button import STUBBORN, end  # noqa: F401 - a fixture
 from timers import PROCESS_S, InThread, eventually, later
 
@@ -27,7 +28,7 @@ def press_in(cluster, state):
     cluster.subscribe(lambda: press() if cluster.state == state else None)
 
 
-@pytest.mark.parametrize("state", ["stopping", "stopped"])
+@pytest.mark.parametrize("state", ["stopping", in_soak("stopped")])
 def test_a_start_that_is_interrupted_twice(state):
     """The message says why, all processes end, and the cluster can be started."""
     cluster = wb.Cluster(n=1, cold=True)  # takes seconds: the interrupt comes earlier

@@ -33,6 +33,7 @@ def test_engines_on_this_machine(tmp_path):
     assert not any(map(psutil.pid_exists, found))
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_engines_on_vms(tmp_path):
     """With hosts they are on the VMs, reached over ssh."""

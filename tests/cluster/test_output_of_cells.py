@@ -16,6 +16,7 @@ def notebook():
         yield notebook
 
 
+@pytest.mark.soak
 def test_a_value_behind_a_warning_is_no_warning(notebook):
     """Text on stderr before does not send the value there, nor a figure's label."""
     cell = notebook.run('%%distributed\nimport sys\nprint("careful", file=sys.stderr)\n7')
@@ -77,6 +78,7 @@ def test_other_output_of_a_cell_stays(notebook):
     assert text_of(notebook.run("print(result.output, end='')")) == "[ranks 0-2] 1\n"
 
 
+@pytest.mark.soak
 def test_a_cell_in_the_background_settles_too():
     """--noblock: the cell's own output is put in order when it ends."""
     manager, client = start_kernel()

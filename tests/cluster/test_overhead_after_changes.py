@@ -23,6 +23,7 @@ def two(changed):
     return changed
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("ranks", [None, in_soak("0-1")])
 def test_a_cell_of_all_ranks_runs_on_all_of_them(two, ranks):
     """Also on those that a resize has added, without which its collectives would wait."""

@@ -107,6 +107,7 @@ def test_classes_of_the_notebook_are_sent_along(cluster):
     assert all(isinstance(value, Local) for value in cluster["local"])
 
 
+@pytest.mark.soak
 def test_functions_of_a_script_use_the_ranks_names(tmp_path):
     """Run as a script, so that functions are of ``__main__`` as a notebook's are."""
     script = tmp_path / "script.py"

@@ -79,6 +79,7 @@ def test_a_collective_in_a_cell_of_some_ranks():
     assert "do not run" not in watch.check({1, 2}, 40.0)
 
 
+@pytest.mark.soak
 def test_ranks_that_still_run_a_cell(tmp_path):
     """A reason that several ranks share is one clause; restarting one rank alone is refused."""
     source = STUBBORN.format(end=str(tmp_path / "end"))

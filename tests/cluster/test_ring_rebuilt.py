@@ -151,6 +151,7 @@ def test_tries_that_take_long_are_said_in_a_line(kept):
     assert usable(kept)
 
 
+@pytest.mark.soak
 def test_the_next_cell_forms_the_ring_that_could_not_be_formed(kept):
     """Three attempts fail; the cluster says how to continue, and continues without a restart."""
     fail(kept, 3)
@@ -173,6 +174,7 @@ def test_a_cell_whose_ring_cannot_be_formed_is_refused_with_the_cure(kept):
     assert quiet(kept, "'ran' in globals()").values == {0: False, 1: False}
 
 
+@pytest.mark.soak
 def test_variables_are_reached_while_the_ring_is_broken(kept):
     """They need no ring; the cluster still says what it lacks, and the next cell rebuilds it."""
     fail(kept, 3)

@@ -30,6 +30,7 @@ def state_home(tmp_path, monkeypatch):
     return tmp_path / "state"
 
 
+@pytest.mark.soak
 def test_a_cell_is_sampled_although_nobody_watches(state_home):
     """The run has samples of each VM, and the use of its ranks is stored."""
     with wb.Cluster(n=2, backend="ddp") as cluster:

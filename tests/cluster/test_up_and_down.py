@@ -112,6 +112,7 @@ def open_files():
     return {name for name in found if name.startswith("/")}
 
 
+@pytest.mark.soak
 def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
     """What IPython keeps there is kept elsewhere, and removed."""
     (tmp_path / "file").touch()

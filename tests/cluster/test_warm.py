@@ -17,6 +17,7 @@ import psutil
 import pytest
 from clusters import WARM, children, gone, own_processes, quiet, with_support
 from combinations import BACKENDS
+from levels import in_soak
 from timers import PROCESS_S, InThread, eventually, when
 
 import workbench as wb
@@ -103,6 +104,7 @@ def test_another_environment(monkeypatch):
     assert replaced(lambda: monkeypatch.delenv("LANG_OF_TEST"))
 
 
+@pytest.mark.soak
 def test_a_variable_that_nothing_reads_while_it_is_loaded(monkeypatch):
     """The warm process goes on; the ranks have the new value."""
     assert not replaced(lambda: monkeypatch.setenv("GRADIENT_WORKBENCH_OF_TEST", "5"))
@@ -145,6 +147,7 @@ def test_another_limit():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.soak
 def test_another_backend():
     pid = start_and_stop(backend="ddp")[2]
     assert start_and_stop(backend="horovod")[2] not in {pid, None}
@@ -179,6 +182,7 @@ def test_a_changed_module(tmp_path, monkeypatch):
 # its end
 
 
+@pytest.mark.soak
 def test_it_ends_after_an_idle_time(monkeypatch):
     """The time begins when its last process has ended."""
     monkeypatch.setenv("GRADIENT_WORKBENCH_WARM", "1s")
@@ -216,7 +220,7 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("keep", [None, "1h"], ids=["", "kept"])
+@pytest.mark.parametrize("keep", [None, in_soak("1h")], ids=["", "kept"])
 def test_it_ends_with_its_kernel(keep):
     """Also if the kernel is killed, and a fork of it goes on; a kept cluster goes on as well."""
     source = KERNEL.format(options={"keep": keep})
@@ -324,6 +328,7 @@ def test_how_an_agent_has_ended(first):
         assert "the agent of this machine was killed by SIGKILL" in cluster.message
 
 
+@pytest.mark.soak
 def test_it_is_never_used_by_a_fork_of_the_kernel():
     """A process that the kernel has forked starts clusters of its own."""
     source = """
@@ -501,7 +506,7 @@ seen = json.dumps([look(), {"random": random.random(), "numpy": float(numpy.rand
 """
 
 
-@pytest.mark.parametrize("backend", [one.name for one in BACKENDS.values()])
+@pytest.mark.parametrize("backend", ["horovod", in_soak("ddp")])
 def test_a_forked_rank_is_like_a_fresh_one(backend, tmp_path):
     """Threads, seeds, environment, binding, folder, signals, limits, descriptors."""
     script = tmp_path / "compare.py"

@@ -70,6 +70,7 @@ def test_the_command_line_works(python, arguments):
     assert run(workbench, *arguments)
 
 
+@pytest.mark.soak
 def test_a_notebook_trains_on_vms_that_have_nothing_else(python, tmp_path):
     """The kernel has everything, its ranks only the distribution: cells, values and timings."""
     if (reason := why_not()) is not None:

@@ -21,6 +21,7 @@ import pytest
 import yaml
 from code_blocks import Block, blocks, pages
 from environments import ROOT
+from levels import in_soak
 from run_notebook import error_of, opened
 from training_loops import MODEL, PLAIN
 
@@ -29,6 +30,8 @@ SHELL = {"sh", "bash", "shell"}
 DATA = {"json": json.loads, "yaml": yaml.safe_load}
 NO_CODE = {"text"}
 
+LONG = {"report-a-problem", "measure-links", "inspect-a-vm", "export", "replay-and-sessions"}
+"""Pages whose blocks run for long, in `make soak` only."""
 ALL = [block for page in pages() for block in blocks(page)]
 EXECUTED = defaultdict(list)  # by page
 for one in ALL:
@@ -99,7 +102,11 @@ def run_shell(block, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [in_soak(page) if page.stem in LONG else page for page in EXECUTED],
+    ids=[str(page.relative_to(ROOT)) for page in EXECUTED],
+)
 def test_the_blocks_of_a_page_run(page, request):
     """In their order, without an error."""
     folder = request.getfixturevalue("folder")

@@ -33,10 +33,12 @@ FAULTS = (
     Fault("a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL", (1,)),
     Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", (1,), soak=True),
     Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", (1,), soak=True),
-    Fault("a rank calls sys.exit", "sys.exit(8)", "SystemExit.*8"),
-    Fault("a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+    Fault("a rank calls sys.exit", "sys.exit(8)", "SystemExit.*8", soak=True),
+    Fault(
+        "a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt", soak=True
+    ),
     Fault("a rank has no memory left", SMALL, "MemoryError"),
-    Fault("a rank has no descriptor left", FEW, "Too many open files"),
+    Fault("a rank has no descriptor left", FEW, "Too many open files", soak=True),
     Fault("a rank is SIGSTOPped for a while", by="stopped_before_init"),
     Fault("the kernel is interrupted", by="interrupted_before_init"),
     Fault("the agent is killed", by="agent_killed_before_init"),

@@ -40,7 +40,7 @@ FAULTS = (
         by="change_without_a_controller",
         ring=False,
     ),
-    Fault("the controller is paused for a while", by="controller_paused", ring=False),
+    Fault("the controller is paused for a while", by="controller_paused", ring=False, soak=True),
     Fault(
         "what the controller has started is killed",
         by="helpers_of_the_controller_killed",
@@ -54,7 +54,7 @@ FAULTS = (
     Fault("a value cannot be pickled", by="value_not_pickled", ring=False),
     Fault("a value cannot be unpickled", by="value_not_unpickled", ring=False),
     Fault("a value exits when unpickled", by="value_exits_when_unpickled", ring=False),
-    Fault("a rank prints 20 MB", by="much_printed", ring=False),
+    Fault("a rank prints 20 MB", by="much_printed", ring=False, soak=True),
     Fault("a VM is cut off for good", by="vm_cut_while_idle"),
 )
 

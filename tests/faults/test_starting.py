@@ -35,10 +35,10 @@ FAULTS = (
     Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", ring=False, soak=True),
     Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", ring=False, soak=True),
     Fault("the agent is killed", "os.kill(os.getppid(), 9)", "agent of .*SIGKILL", ring=False),
-    Fault("a rank is SIGSTOPped for a while", by="stopped_while_starting", ring=False),
+    Fault("a rank is SIGSTOPped for a while", by="stopped_while_starting", ring=False, soak=True),
     Fault("the controller is killed", by="controller_killed_while_starting", ring=False),
     Fault("the kernel is interrupted", by="interrupted_while_starting"),
-    Fault("the disk is full", by="full_disk_while_starting", ring=False),
+    Fault("the disk is full", by="full_disk_while_starting", ring=False, soak=True),
 )
 
 test_fault = case_for_each(FAULTS, usual="start_fails")

@@ -25,8 +25,8 @@ from .box import (
 )
 
 FAULTS = (
-    Fault("a child lives on", by="child_lives_on", ring=False),
-    Fault("a rank raises", by="raises_while_stopping", ring=False),
+    Fault("a child lives on", by="child_lives_on", ring=False, soak=True),
+    Fault("a rank raises", by="raises_while_stopping", ring=False, soak=True),
     Fault("a rank is SIGSTOPped", by="stopped_while_stopping"),
     Fault("a rank ignores it", by="ignores_the_stop", ring=False),
     Fault("the agent is killed", by="agent_killed_while_stopping", ring=False),
@@ -35,7 +35,7 @@ FAULTS = (
     Fault("the controller is SIGSTOPped", by="controller_stopped_while_stopping", ring=False),
     Fault("the kernel is interrupted", by="interrupted_while_stopping", ring=False),
     Fault("it is stopped twice at once", by="stopped_twice_at_once", ring=False),
-    Fault("a VM is cut off", by="vm_cut_while_stopping"),
+    Fault("a VM is cut off", by="vm_cut_while_stopping", soak=True),
 )
 
 test_fault = case_for_each(FAULTS)

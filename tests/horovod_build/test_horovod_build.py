@@ -275,6 +275,7 @@ def test_a_second_builder_waits_for_the_first(tmp_path):
     assert found == [kept]
 
 
+@pytest.mark.soak
 @needs_horovod
 def test_a_next_environment_takes_the_kept_wheel(tmp_path):
     """An environment with the same PyTorch gets Horovod without a compile."""

@@ -47,6 +47,7 @@ def test_no_horovod_does_not_fit(tmp_path):
     assert "Horovod is not installed" in done.stdout
 
 
+@pytest.mark.soak
 @needs_horovod
 def test_a_horovod_for_another_pytorch_does_not_fit(tmp_path):
     """After an upgrade of PyTorch --check names both, though the import still works."""

@@ -165,6 +165,7 @@ def test_a_stop_in_the_queue():
         assert not ours()
 
 
+@pytest.mark.soak
 def test_a_wait_that_is_too_long():
     """The error has Slurm's reason, and the job is cancelled."""
     with all_taken():
@@ -233,6 +234,7 @@ def test_the_next_kernel_attaches():
     assert gone(pids)
 
 
+@pytest.mark.soak
 def test_a_kernel_that_is_killed():
     """Its job ends with it."""
     process = kernel(STARTED.format(""))

@@ -339,6 +339,7 @@ def test_stacked_bars_lie_behind_each_other():
         assert following == pytest.approx(x + width, abs=0.2)
 
 
+@pytest.mark.soak
 def test_magics_use_a_cluster_that_python_has_started():
     """The only one that runs; of several, none is chosen."""
     source = "import workbench as wb\none = wb.Cluster(n=1, backend='ddp').start()"

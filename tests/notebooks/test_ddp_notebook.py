@@ -19,6 +19,7 @@ def page(tmp_path_factory):
     return re.sub(r"<[^>]*>", "", html)
 
 
+@pytest.mark.soak
 def test_both_learn_to_read_digits(page):
     """DDP and Horovod reach over 90 %."""
     found = [float(text) for text in re.findall(r"\[ranks 0-1\] test accuracy ([\d.]+)%", page)]
@@ -26,6 +27,7 @@ def test_both_learn_to_read_digits(page):
     assert min(found) > 90
 
 
+@pytest.mark.soak
 def test_it_goes_on_after_a_failure(page):
     """The error of one rank is shown, and the model is used again."""
     assert "[rank 1] ValueError: a bad batch" in page
@@ -33,6 +35,7 @@ def test_it_goes_on_after_a_failure(page):
     assert "[ranks 0-1] 2 ranks have averaged their gradients again" in page
 
 
+@pytest.mark.soak
 def test_both_runs_are_compared(page):
     """Their figures are shown, and the buckets of DDP."""
     assert "bucket 0" in page

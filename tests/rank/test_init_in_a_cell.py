@@ -51,6 +51,7 @@ def fails(cluster, source, says):
     return caught.value
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("call", CALLS)
 def test_it_works_again_and_again(three, call):
     """Nothing of an earlier ring is taken for an address of the next."""

@@ -301,6 +301,7 @@ def test_an_interrupt_of_one_rank(cluster):
     assert cluster["kept"] == [0, 1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("turn", [1, in_soak(2)])
 def test_the_kernel_ends_well_whatever_runs(turn):
     """At its exit agents, ranks and threads are ended: no abort, nothing on standard error."""

@@ -264,26 +264,26 @@ LOCAL = {str(combination) for combination in COMBINATIONS if combination.launche
 """The combinations over which `make test` runs all behaviours."""
 
 
-EACH_LAUNCHER = LOCAL | {"horovod-ssh", "horovod-slurm", "ddp-mpi"}
-"""Every launcher once; `tests/launchers/test_existing.py` tests the one that is missing."""
+ALSO_OVER_SSH = LOCAL | {"horovod-ssh"}
+"""`tests/launchers` and `tests/cluster/test_mpi_launcher.py` test the other launchers."""
 
 
-def everywhere(function):
-    """Have `make test` run a test over each launcher, and not only over the local one."""
-    function.everywhere = True
+def over_ssh(function):
+    """Have `make test` run a test over ssh too."""
+    function.over_ssh = True
     return function
 
 
 def parametrize(metafunc, names=LOCAL):
     """Parametrize the fixture `case` with every combination.
 
-    Those that are not in `names`, or in `EACH_LAUNCHER` if the test is `everywhere`, are left to
+    Those that are not in `names`, or in `ALSO_OVER_SSH` if the test is `over_ssh`, are left to
     `make soak`.
     """
     if "case" not in metafunc.fixturenames:
         return
-    if getattr(metafunc.function, "everywhere", False):
-        names = EACH_LAUNCHER
+    if getattr(metafunc.function, "over_ssh", False):
+        names = ALSO_OVER_SSH
     cases = [
         combination if str(combination) in names else in_soak(combination)
         for combination in COMBINATIONS

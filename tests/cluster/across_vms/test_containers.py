@@ -39,6 +39,7 @@ def test_ranks_run_in_containers(pods):
     assert gone([*pids, cluster.ranks[1].pid])
 
 
+@pytest.mark.soak
 def test_a_survey_uses_the_key(pods):
     """The doctor reaches the containers as a start does."""
     hosts, key, config = pods

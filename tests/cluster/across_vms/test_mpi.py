@@ -23,6 +23,7 @@ def gloo(monkeypatch):
     monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
 
 
+@pytest.mark.soak
 def test_one_mpiexec_for_all_vms(machines, tmp_path):
     """Ranks of a host file form a ring; a VM whose agent is lost returns by its own mpiexec."""
     before = mpi_leftovers()
@@ -53,6 +54,7 @@ def test_a_vm_that_is_not_known(machines):
     refused(machines, "vm1:1,nowhere.invalid:1", "nowhere.invalid: its name is not known here")
 
 
+@pytest.mark.soak
 def test_a_python_that_is_not_there(machines):
     """A missing interpreter is named with its VM."""
     hosts = ["vm1", {"name": "vm2", "python": "/opt/none/bin/python"}]

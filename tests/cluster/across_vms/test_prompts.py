@@ -48,6 +48,7 @@ def test_the_debugger_on_another_vm(user):
     assert done.text.endswith("[rank 0] through 40\n[rank 1] through 7\n")
 
 
+@pytest.mark.soak
 def test_input_on_another_vm(user):
     """What is typed is returned there, however long it takes."""
     cell = f"%%distributed\nname = input('Name? ') if rank == 1 else '-'\n{RING}\nprint(name)"

@@ -99,6 +99,7 @@ def test_a_page_that_comes_later_gets_the_vms_as_well(page):
     assert len(heard(page, "vms")["vms"]) == 2
 
 
+@pytest.mark.soak
 def test_samples_come_while_a_cell_runs(page, tmp_path):
     """They take no output from it, and do not lapse: a page reloaded meanwhile cannot ask."""
     end = tmp_path / "end"

@@ -100,6 +100,7 @@ def test_a_kept_agent_that_is_killed(runtime, attach):
     nothing_is_left(runtime)
 
 
+@pytest.mark.soak
 def test_a_kept_controller_that_is_killed(runtime, attach):
     """The kernel that has attached names it as gone; a kernel that comes later finds no cluster."""
     _, pids = kernel("", "n=1, keep=600")
