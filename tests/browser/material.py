@@ -29,7 +29,7 @@ for _ in range({iterations}):
     loss.backward()
     optimizer.step()
     wb.log(loss=loss)
-    time.sleep(0.02)  # leaves the cores to the page
+    time.sleep(0.1)  # leaves the cores to the page
 """
 
 START_RANKS = "%load_ext workbench\ncluster = %cluster start -n 2"
