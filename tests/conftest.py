@@ -58,9 +58,6 @@ def pytest_xdist_make_scheduler(config, log):
     return OneBrowser(config, log)
 
 
-CYCLE = "HOROVOD_CYCLE_TIME"
-
-
 def runs_tests(config):
     """Return whether this process runs tests itself, rather than its workers of pytest-xdist."""
     return hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
@@ -93,18 +90,6 @@ def note(config, event, nodeid):
         name = os.environ.get("PYTEST_XDIST_WORKER", "main")
         with Path(folder, f"{name}-{os.getpid()}.tests").open("a") as log:
             log.write(f"{time.strftime('%H:%M:%S')} {event} {nodeid}\n")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    """Have Horovod's thread look for work every 5 ms where no times are compared.
-
-    At its default of 1 ms, an idle rank uses 6 % of a core, and many wait while tests run.
-    """
-    if item.get_closest_marker("timing"):
-        os.environ.pop(CYCLE, None)
-    else:
-        os.environ[CYCLE] = "5"
 
 
 @pytest.hookimpl(wrapper=True)
