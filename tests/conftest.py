@@ -167,16 +167,24 @@ def patient_horovod():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def long_cycles(request):
-    """Have Horovod's ranks negotiate 200 times a second: with 1,000, idle ones take 5 % of a core.
+def frugal_ranks(request):
+    """Have ranks use less of the cores, in a session without tests that compare times.
 
-    A session with tests that compare times keeps Horovod's default for all.
+    Horovod's threads negotiate 200 times a second: with 1,000, idle ranks take 5 % of a core. And
+    ranks have one thread, however many there are: else a start of another number of ranks could
+    not be forked from the warm process.
     """
     with pytest.MonkeyPatch.context() as patch:
-        timed = any(item.get_closest_marker("timing") for item in request.session.items)
-        if not timed and "HOROVOD_CYCLE_TIME" not in os.environ:
-            patch.setenv("HOROVOD_CYCLE_TIME", "5")
+        if not any(item.get_closest_marker("timing") for item in request.session.items):
+            for name, value in (("HOROVOD_CYCLE_TIME", "5"), ("OMP_NUM_THREADS", "1")):
+                patch.setenv(name, os.environ.get(name, value))
         yield
+
+
+@pytest.fixture
+def usual_threads(monkeypatch):
+    """Have new ranks use the number of threads that is chosen for them."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
 @pytest.fixture

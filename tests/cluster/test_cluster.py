@@ -7,6 +7,7 @@ import pytest
 from clusters import quiet, waiting_for
 from timers import FAR_S, when
 
+import workbench as wb
 from workbench.cluster import TextSink, ValueNotSent
 from workbench.errors import (
     RanksFailed,
@@ -20,11 +21,15 @@ def test_names_in_the_namespace(cluster):
     assert result.values == {0: (0, 0, 2, "cpu", 2), 1: (1, 1, 2, "cpu", 2)}
 
 
-def test_ranks_share_the_cores(cluster):
-    """Two ranks use at most the machine's cores between them."""
-    threads = quiet(cluster, "import torch; torch.get_num_threads()").values
-    assert sum(threads.values()) <= max(2, len(os.sched_getaffinity(0)))
-    assert [info.threads for info in cluster.ranks] == list(threads.values())
+@pytest.mark.usefixtures("usual_threads")
+def test_ranks_share_the_cores():
+    """They use all of the machine's cores, and no more, between them."""
+    cores = len(os.sched_getaffinity(0))
+    for n in (1, 2):
+        with wb.Cluster(n=n) as cluster:
+            threads = quiet(cluster, "import torch; torch.get_num_threads()").values
+            assert threads == dict.fromkeys(range(n), max(1, cores // n))
+            assert [info.threads for info in cluster.ranks] == list(threads.values())
 
 
 def test_ranks_are_distinguished(cluster):

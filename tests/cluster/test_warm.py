@@ -105,18 +105,17 @@ def test_another_environment(monkeypatch):
 
 
 @pytest.mark.soak
-def test_a_variable_that_nothing_reads_while_it_is_loaded(monkeypatch):
+@pytest.mark.parametrize("name", ["GRADIENT_WORKBENCH_OF_TEST", "JUPYTER_RUNTIME_DIR"])
+def test_a_variable_that_nothing_reads_while_it_is_loaded(monkeypatch, tmp_path, name):
     """The warm process goes on; the ranks have the new value."""
-    assert not replaced(lambda: monkeypatch.setenv("GRADIENT_WORKBENCH_OF_TEST", "5"))
+    monkeypatch.delenv(name, raising=False)
+    value = str(tmp_path)
+    assert not replaced(lambda: monkeypatch.setenv(name, value))
     with wb.Cluster(n=1) as cluster:
-        assert quiet(cluster, "import os; os.environ['GRADIENT_WORKBENCH_OF_TEST']").values == {
-            0: "5"
-        }
-    assert not replaced(lambda: monkeypatch.delenv("GRADIENT_WORKBENCH_OF_TEST"))
+        assert quiet(cluster, f"import os; os.environ[{name!r}]").values == {0: value}
+    assert not replaced(lambda: monkeypatch.delenv(name))
     with wb.Cluster(n=1) as cluster:
-        assert quiet(cluster, "import os; 'GRADIENT_WORKBENCH_OF_TEST' in os.environ").values == {
-            0: False
-        }
+        assert quiet(cluster, f"import os; {name!r} in os.environ").values == {0: False}
 
 
 @pytest.mark.soak
@@ -154,6 +153,7 @@ def test_another_backend():
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("usual_threads")
 def test_another_number_of_threads():
     """Libraries have read it as they were loaded."""
     cores = len(os.sched_getaffinity(0))
@@ -507,6 +507,7 @@ seen = json.dumps([look(), {"random": random.random(), "numpy": float(numpy.rand
 
 
 @pytest.mark.parametrize("backend", ["horovod", in_soak("ddp")])
+@pytest.mark.usefixtures("usual_threads")
 def test_a_forked_rank_is_like_a_fresh_one(backend, tmp_path):
     """Threads, seeds, environment, binding, folder, signals, limits, descriptors."""
     script = tmp_path / "compare.py"

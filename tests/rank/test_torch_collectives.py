@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from clusters import SHARED_MODEL, quiet
+from levels import in_soak
 
 import workbench as wb
 from workbench.rank.backends.torch_calls import TorchCalls
@@ -78,16 +79,17 @@ CALLS = {
 }  # fmt: skip
 
 
-def test_every_function_is_recorded_once_with_its_bytes(trained):
+@pytest.mark.parametrize("compiler", ["aot_eager", in_soak("inductor")])
+def test_every_function_is_recorded_once_with_its_bytes(trained, compiler):
     """One per step and rank, its kind, exact bytes, begin before end, and waiting for it."""
     calls = "".join(f"def f{i}(m): {call}\n" for i, (call, _, _) in enumerate(CALLS.values()))
     _, rows, table = trained(
         f"""
 t, two = torch.ones(100), torch.ones(200)
-@torch.compile
+@torch.compile(backend={compiler!r})
 def compiled(t):
     return functional.all_reduce(t * 2, "sum", world) + 1
-@torch.compile
+@torch.compile(backend={compiler!r})
 def compiled_in_place(t):
     dist.all_reduce(t)
     return t + 1

@@ -40,7 +40,7 @@ _ANSWER_S = 3.0
 _REPORT_S = 0.5
 """How long it may take to report how a process has ended."""
 _POLL_S = 0.01
-_UNREAD = re.compile(r"GRADIENT_WORKBENCH_\w*|PYTEST_CURRENT_TEST")
+_UNREAD = re.compile(r"GRADIENT_WORKBENCH_\w*|JUPYTER_RUNTIME_DIR|PYTEST_CURRENT_TEST")
 """Environment variables that nothing reads while it is loaded: forks get their new values."""
 _MODULES = ["workbench.cluster.controller", "ipyparallel.controller.app"]
 """What forks of the warm process load besides what agents and ranks do."""
