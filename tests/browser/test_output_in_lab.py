@@ -38,6 +38,7 @@ def notebook(new_lab, server, ranks_kernel, pictures):
     return notebook
 
 
+@pytest.mark.soak
 def test_lines_are_in_their_final_order(notebook):
     """Ranks half a second apart: the page shows each common line once when the cell has ended."""
     notebook.cells.nth(1).scroll_into_view_if_needed()  # cells out of sight are not drawn
@@ -59,6 +60,7 @@ def test_lines_are_in_their_final_order(notebook):
     ]
 
 
+@pytest.mark.soak
 def test_a_flood_leaves_the_page_usable(notebook):
     """Of 100,000 lines the page has the beginning and the end."""
     notebook.cells.nth(2).scroll_into_view_if_needed()
@@ -68,6 +70,7 @@ def test_a_flood_leaves_the_page_usable(notebook):
     assert len(text) < 100_000
 
 
+@pytest.mark.soak
 def test_figures_are_drawn_by_plotly_here(notebook):
     """The static picture is for other pages: JupyterLab draws the figure itself."""
     notebook.cells.nth(4).scroll_into_view_if_needed()

@@ -99,6 +99,7 @@ def replaced(change):
     return pid != after
 
 
+@pytest.mark.soak
 def test_another_environment(monkeypatch):
     assert replaced(lambda: monkeypatch.setenv("LANG_OF_TEST", "1"))
     assert replaced(lambda: monkeypatch.delenv("LANG_OF_TEST"))
@@ -506,6 +507,7 @@ seen = json.dumps([look(), {"random": random.random(), "numpy": float(numpy.rand
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("backend", ["horovod", in_soak("ddp")])
 @pytest.mark.usefixtures("usual_threads")
 def test_a_forked_rank_is_like_a_fresh_one(backend, tmp_path):

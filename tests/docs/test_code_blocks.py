@@ -30,7 +30,19 @@ SHELL = {"sh", "bash", "shell"}
 DATA = {"json": json.loads, "yaml": yaml.safe_load}
 NO_CODE = {"text"}
 
-LONG = {"report-a-problem", "measure-links", "inspect-a-vm", "export", "replay-and-sessions"}
+LONG = {
+    "evidence-bundles",
+    "explain",
+    "export",
+    "inspect-a-vm",
+    "install",
+    "measure-links",
+    "overhead",
+    "plan",
+    "profile",
+    "report-a-problem",
+    "replay-and-sessions",
+}
 """Pages whose blocks run for long, in `make soak` only."""
 ALL = [block for page in pages() for block in blocks(page)]
 EXECUTED = defaultdict(list)  # by page

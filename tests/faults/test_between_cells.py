@@ -55,7 +55,7 @@ FAULTS = (
     Fault("a value cannot be unpickled", by="value_not_unpickled", ring=False),
     Fault("a value exits when unpickled", by="value_exits_when_unpickled", ring=False),
     Fault("a rank prints 20 MB", by="much_printed", ring=False, soak=True),
-    Fault("a VM is cut off for good", by="vm_cut_while_idle"),
+    Fault("a VM is cut off for good", by="vm_cut_while_idle", soak=True),
 )
 
 test_fault = case_for_each(FAULTS)

@@ -16,6 +16,7 @@ def notebook():
     one.stop()
 
 
+@pytest.mark.soak
 def test_a_cold_start_and_later_ones(notebook):
     """The status shows the memory of the process that a start leaves, unless it was a cold one."""
     notebook.run("%cluster start -n 1 --cold")

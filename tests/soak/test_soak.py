@@ -41,6 +41,7 @@ def test_twenty_faults(tmp_path):
     assert "20 of 20 faults were played, 0 with a failure." in table.read_text()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_planted_defects():
     """Each of them is reported, with the seed and number of the fault that shows it."""

@@ -25,6 +25,7 @@ def pods(machines, tmp_path_factory):
         yield hosts, key, config
 
 
+@pytest.mark.soak
 def test_ranks_run_in_containers(pods):
     """They train and recover as elsewhere; containers at one address are told apart."""
     hosts, key, config = pods
@@ -48,6 +49,7 @@ def test_a_survey_uses_the_key(pods):
     assert found.preflight.fatal == []
 
 
+@pytest.mark.soak
 def test_a_key_that_is_refused(pods, tmp_path):
     """The container and the cure are named."""
     hosts, _, config = pods

@@ -41,6 +41,7 @@ def test_the_next_kernel_finds_it(runtime, attach):
     assert not list(runtime.glob("workbench-*"))
 
 
+@pytest.mark.soak
 def test_a_cell_that_still_runs_is_waited_for(attach, capsys):
     """A cell that runs when the kernel dies is run to its end and timed; a message says so."""
     _, _ = kernel(IN_A_CELL.format(source="time.sleep(6); train(4); late = rank"))
