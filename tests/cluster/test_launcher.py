@@ -8,6 +8,7 @@ import ipyparallel as ipp
 import psutil
 import pytest
 from traitlets.config import Config
+from timers import FAR_S
 from vm_sets import vms
 
 from workbench.errors import UsageError
@@ -58,3 +59,4 @@ def test_more_engines_than_slots(tmp_path):
     # ipyparallel interrupts it once, which has no effect while it still imports modules
     with contextlib.suppress(psutil.NoSuchProcess):
         controller.kill()
+        controller.wait(FAR_S)
