@@ -29,7 +29,7 @@ export SKIP_JUPYTER_BUILDER := 1
 LINK := $(VENV)/share/jupyter/labextensions/gradient-workbench
 install_editable = rm -rf $(LINK) && \
     $(PIP) install --no-build-isolation --editable '.[$(1)]' $(SHORT) && \
-    rm -rf $(LINK) && ln -s $(CURDIR)/workbench/labextension $(LINK)
+    rm -rf $(LINK) && ln -s "$(CURDIR)/workbench/labextension" $(LINK)
 export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -103,12 +103,12 @@ truth: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## compare all fig
 
 pictures: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## take pictures of what the browser tests see, into build/pictures
 	@echo "==> browser tests, with pictures for people to judge (some minutes)"
-	@SCREENSHOTS=$(CURDIR)/build/pictures $(BIN)/python -m pytest -q tests/browser
+	@SCREENSHOTS="$(CURDIR)/build/pictures" $(BIN)/python -m pytest -q tests/browser
 	@echo "    build/pictures"
 
 dist: $(STAMPS)/frontend $(STAMPS)/dev  ## build the packages for notebooks and for VMs into dist/
 	@rm -rf dist
-	@PYTHON=$(CURDIR)/$(BIN)/python .ci/build-packages dist
+	@PYTHON="$(CURDIR)/$(BIN)/python" .ci/build-packages dist
 	@$(BIN)/python -m twine check --strict dist/*
 	@ls -l dist
 

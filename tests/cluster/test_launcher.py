@@ -7,8 +7,8 @@ import socket
 import ipyparallel as ipp
 import psutil
 import pytest
-from traitlets.config import Config
 from timers import FAR_S
+from traitlets.config import Config
 from vm_sets import vms
 
 from workbench.errors import UsageError
