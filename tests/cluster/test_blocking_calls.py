@@ -9,7 +9,7 @@ import psutil
 import pytest
 from clusters import children, waiting_for
 from levels import in_soak
-from timers import InThread, eventually, when
+from timers import InThread, eventually, later, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -64,15 +64,13 @@ def test_an_interrupt_while_it_waits_leaves_no_turn_behind():
     held.wait(60)
     errors = []
     while len(errors) < 20:
-        interrupt = InThread(lambda: (time.sleep(0.02), os.kill(os.getpid(), signal.SIGINT)))
         try:
-            with turns.held():
+            with later(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)), turns.held():
                 pytest.fail("its turn has not come")
         except CellInterrupted as error:
             errors.append(str(error))
         except KeyboardInterrupt:
             pass  # on a busy machine it may come before the wait
-        interrupt.join()
     assert all("queued before" in error for error in errors)
     go_on.set()
     holder.join()

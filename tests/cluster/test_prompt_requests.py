@@ -1,6 +1,7 @@
 """Requests of input that reach a kernel: who is asked, and what is answered without asking."""
 
 import builtins
+import time
 
 import pytest
 
@@ -73,6 +74,15 @@ def test_the_state_keeps_the_case_of_calls(prompts, monkeypatch):
     prompts.take(0, InputRequest(1, 1, "input", "?"))
     prompts.ask(lambda _: False)
     assert seen == ["Rank 0 is at a prompt of input()", ""]
+
+
+def test_a_rank_that_waits_no_longer_as_its_prompt_begins(prompts, monkeypatch):
+    """The user is not asked, and the cell is not interrupted, however soon that is noticed."""
+    monkeypatch.setattr("workbench.cluster.prompts._FOLLOW_S", 0)
+    monkeypatch.setattr(builtins, "input", lambda _: time.sleep(60))
+    for _ in range(300):
+        prompts.take(0, InputRequest(1, 1, "input", "?"))
+        prompts.ask(lambda _: False)
 
 
 def test_a_request_without_its_cell(cluster, sent, monkeypatch):

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from workbench.cluster.threads import in_background, uninterrupted
 from workbench.output.cell_output import CellOutput
@@ -180,9 +181,10 @@ class _Attended:
 
         An exception of `follow` is raised.
         """
-        attending = in_background(self._attend)
+        attending: Future[None] | None = None
         reply: InputReply | None = None
         try:
+            attending = in_background(self._attend)  # may interrupt before it is assigned
             reply = read()
             with self._lock:
                 self._ended.set()
@@ -192,7 +194,8 @@ class _Attended:
         finally:
             self._ended.set()
             try:
-                uninterrupted(attending.result)
+                if attending is not None:
+                    uninterrupted(attending.result)
             except KeyboardInterrupt:
                 if not self._interrupted:
                     raise

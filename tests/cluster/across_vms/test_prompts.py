@@ -59,6 +59,7 @@ def test_input_on_another_vm(user):
     assert done.text.endswith("[rank 0] -\n[rank 1] ada\n")
 
 
+@pytest.mark.soak
 def test_the_stop_button_at_a_prompt_on_another_vm(user):
     """The cell ends on both, and the cluster is usable."""
     cell = f"%%distributed\nif rank == 1: breakpoint()\n{RING}"

@@ -180,6 +180,7 @@ def test_a_cluster_that_is_stopped_and_another_one(page):
     assert not failed(page)
 
 
+@pytest.mark.soak
 def test_a_vm_that_is_lost(page, own_machines):
     """It is reported at once as not answering, then why; the other continues each second."""
     own_machines.cut("vm2")

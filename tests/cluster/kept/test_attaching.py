@@ -253,6 +253,7 @@ def test_it_rests_while_nobody_is_there(runtime, attach):
     attach()
 
 
+@pytest.mark.soak
 def test_there_is_none_or_there_are_several(attach):
     """The cluster must be named if several run; the error for a wrong name lists the others."""
     with pytest.raises(NoCluster, match=r"Cannot attach to a cluster: .* none runs"):
