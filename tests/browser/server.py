@@ -50,7 +50,7 @@ class LabServer:
         home: Path,
         root: Path,
         disabled: tuple[str, ...] = (),
-        language: str = "",
+        language: str = "en",
         python: Path | None = None,
     ) -> None:
         self.root = root
@@ -100,8 +100,7 @@ class LabServer:
 
     def _configure(self, disabled: tuple[str, ...], language: str) -> None:
         self._set("apputils-extension/notification", NO_NEWS)
-        if language:
-            self._set("translation-extension/plugin", {"locale": language})
+        self._set("translation-extension/plugin", {"locale": language})
         page = self._home / "config/labconfig"
         page.mkdir()
         off = {"disabledExtensions": dict.fromkeys(disabled, True)}

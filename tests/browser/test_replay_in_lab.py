@@ -13,7 +13,7 @@ SESSION = NOTEBOOKS.parent / "docs" / "sessions" / "hgx-8gpu.gwsession"
 
 def test_a_session_plays_in_the_view_and_the_panel(lab, server, light_kernel, pictures):
     """Both show the simulated host and say so; it pauses and ends with buttons."""
-    cells = ("%load_ext workbench", f"%timings replay {SESSION} --speed 0.5")
+    cells = ("%load_ext workbench", f"%timings replay '{SESSION}' --speed 0.5")
     path = write_notebook(server, "replay.ipynb", *cells)
     notebook = lab.open_notebook(server.connect(path, light_kernel))
     lab.panel.open()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -229,7 +230,9 @@ def test_the_command_writes_a_notebook(tmp_path):
     command = [sys.executable, "-m", "workbench", "replay", str(HOST), "--speed", "5"]
     subprocess.run([*command, "--notebook", str(file)], check=True)
     (cell,) = [one for one in json.loads(file.read_text())["cells"] if one["cell_type"] == "code"]
-    assert "".join(cell["source"]) == f"%load_ext workbench\n%timings replay {HOST} --speed 5"
+    assert "".join(cell["source"]) == (
+        f"%load_ext workbench\n%timings replay {shlex.quote(str(HOST))} --speed 5"
+    )
     file.write_text("notes")
     for path, why in ((file, "it exists. Name a new file."), (tmp_path / "a" / "b", "Name a file")):
         wrong = [*command, "--notebook", str(path)]

@@ -17,7 +17,7 @@ def cluster(machines, tmp_path_factory):
     """Two ranks on the first VM; one on the second, in whose environment is a secret."""
     python = tmp_path_factory.mktemp("bin") / "python"
     export = "export OWN_PASSWORD='their word'"
-    python.write_text(f'#!/bin/sh\n{export}\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\n{export}\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     hosts = [{"name": "vm1", "slots": 2}, {"name": "vm2", "python": str(python)}]
     options = {"ssh_config": machines.ssh_config, "hang_after_s": 2.0}

@@ -95,7 +95,7 @@ def differing(found):
 def unlike(machines, tmp_path_factory):
     """A survey of VMs: the second has another setting of NCCL, the third another MTU."""
     python = tmp_path_factory.mktemp("bin") / "python"
-    python.write_text(f'#!/bin/sh\nNCCL_PROTO=LL exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nNCCL_PROTO=LL exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     hosts = ["vm1", {"name": "vm2", "python": str(python)}, "vm3", "nowhere.invalid"]
     machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1400"])
