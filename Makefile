@@ -59,7 +59,7 @@ check: lint  ## lint, and run the tests that start no ranks, VMs or servers: two
 	    -m "not slow and not timing and not browser and not soak" \
 	    $$($(BIN)/python tests/support/slow_tests.py)
 
-test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run the tests: Python, notebook, browser, TypeScript: 15 minutes
+test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run the tests: Python, notebook, browser, TypeScript: 20 minutes
 	@$(BIN)/python .ci/python-tests $(TEST_PROCESSES)
 	@echo "==> tests: TypeScript (half a minute)"
 	@.ci/limit 180 bash -c '$(JLPM) test'
