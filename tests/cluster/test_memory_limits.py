@@ -57,7 +57,7 @@ def test_a_rank_without_memory_keeps_its_variables(clean_cluster, size, extra):
     for _ in range(2):
         with pytest.raises(wb.RanksFailed, match=r"\[rank 1\].*[Mm]emory"):
             quiet(cluster, LIMITED.format(size=size, extra=extra))
-        assert cluster.state == "ready"
+        assert cluster.state == "ready", cluster.message
         assert quiet(cluster, "data = []; kept").values == {0: 41, 1: 42}
         quiet(cluster, "import gc; gc.collect(); train(2)")
     quiet(cluster, UNLIMITED)
