@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -94,7 +95,8 @@ def test_diagnosis_of_a_real_log(tmp_path, command, cause, cure):
     """The output of a failed tool is diagnosed as one cause, with what to do."""
     log = tmp_path / "log"
     log.touch()
-    ready = command.format(torch=check_folder("torch"), python=sys.executable)
+    paths = {"torch": check_folder("torch"), "python": sys.executable}
+    ready = command.format(**{name: shlex.quote(str(path)) for name, path in paths.items()})
     run_logged(["bash", "-o", "pipefail", "-c", ready], log, env=os.environ | {"LC_ALL": "C"})
     found = diagnose_log(log.read_text())
     assert cause in found.cause, log.read_text()

@@ -80,7 +80,9 @@ def test_nothing_listens_where_it_need_not(cluster, machines):
 
 def test_no_key_is_on_a_command_line(cluster):
     """The keys that let a rank into the cluster travel on ssh's standard input."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
+    )
     ours = [line for line in listed.stdout.splitlines() if "workbench" in line]
     assert any("workbench.agent.program" in line for line in ours)
     assert not [
@@ -202,7 +204,9 @@ def test_nothing_is_left(running):
     processes |= {agent.hello.pid for agent in running.agents}
     running.stop()
     assert gone(processes)
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
+    )
     assert sleep not in listed.stdout
 
 
