@@ -194,7 +194,7 @@ def test_the_cure_of_a_lost_controller():
         (pid,) = [
             int(found[1])
             for line in subprocess.check_output(
-                ["ps", "-eo", "pid,ppid,args"], text=True
+                ["ps", "-ww", "-eo", "pid,ppid,args"], text=True
             ).splitlines()
             if "workbench.cluster.controller" in line
             and (found := re.match(r"\s*(\d+)\s+(\d+)", line))
