@@ -58,5 +58,7 @@ def test_more_engines_than_slots(tmp_path):
     cluster.stop_cluster_sync()
     # ipyparallel interrupts it once, which has no effect while it still imports modules
     with contextlib.suppress(psutil.NoSuchProcess):
-        controller.kill()
+        controller.suspend()
+        for process in (*controller.children(recursive=True), controller):
+            process.kill()
         controller.wait(FAR_S)
