@@ -104,7 +104,7 @@ def test_at_the_limit_all_that_was_started_is_shown_and_ended(tmp_path):
     assert "is_left_alone" in finished.stdout
     assert "in waits_for_ever" in finished.stdout
     assert "gw0-1: current test: tests/a.py::test_a" in finished.stdout
-    ids = [int(pid) for pid in re.findall(r"^ +(\d+) \S*python", finished.stdout, re.MULTILINE)]
+    ids = [int(pid) for pid in re.findall(r"^ +(\d+) .*/python ", finished.stdout, re.MULTILINE)]
     assert len(ids) == 2
     assert within(FAR_S, lambda: not any(map(psutil.pid_exists, ids)))
 
