@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from levels import in_soak
 from playwright.sync_api import expect
 from timers import FAR_S, PROCESS_S, eventually
 
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
 
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
 
-IN_TEST = {(THEMES[0], 1280), (THEMES[1], 1920)}
+USUAL_SIZES = {(THEMES[0], 1280), (THEMES[1], 1920)}
+"""Those that `make test` uses."""
 
 in_every_size = pytest.mark.parametrize(
     ("theme", "width"),
     [
-        pytest.param(
-            theme,
-            width,
-            id=f"{theme}-{width}",
-            marks=[] if (theme, width) in IN_TEST else pytest.mark.soak,
+        (pytest.param if (theme, width) in USUAL_SIZES else in_soak)(
+            theme, width, id=f"{theme}-{width}"
         )
         for theme in THEMES
         for width in (1280, 1920)  # changes faster than the theme: it is cheaper

@@ -2,7 +2,6 @@
 
 import pytest
 from clusters import quiet
-from levels import in_soak
 
 import workbench as wb
 from workbench.cluster import registry
@@ -19,7 +18,7 @@ def kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("named", [False, in_soak(True)])
+@pytest.mark.parametrize("named", [False, True])
 def test_this_kernel_has_it_already(kept, named):
     """The advice is not to shut this kernel down, and the cluster goes on."""
     with pytest.raises(ClusterError) as refused:

@@ -8,7 +8,6 @@ import time
 import psutil
 import pytest
 from clusters import children, waiting_for
-from levels import in_soak
 from timers import InThread, eventually, later, when
 
 import workbench as wb
@@ -78,7 +77,7 @@ def test_an_interrupt_while_it_waits_leaves_no_turn_behind():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("module", [AGENT, in_soak(CONTROLLER)])
+@pytest.mark.parametrize("module", [AGENT, CONTROLLER])
 def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
     """Its agent or controller is SIGSTOPped: nothing that it should answer is waited for long."""
     before = children(module)  # another cluster may run too

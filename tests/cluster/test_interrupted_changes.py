@@ -211,7 +211,7 @@ threading.Thread(target=watch, daemon=True).start()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["trains", in_soak("sleeps"), in_soak("catches it")])
+@pytest.mark.parametrize("kind", ["trains", "sleeps", "catches it"])
 def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind, end):  # noqa: F811
     """`%cluster attach` waits for a cell that still runs; the stop button ends that cell."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))

@@ -2,7 +2,6 @@
 
 import pytest
 from clusters import quiet, training
-from levels import in_soak
 from timers import FAR_S
 
 import workbench as wb
@@ -24,7 +23,7 @@ def two(changed):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("ranks", [None, in_soak("0-1")])
+@pytest.mark.parametrize("ranks", [None, "0-1"])
 def test_a_cell_of_all_ranks_runs_on_all_of_them(two, ranks):
     """Also on those that a resize has added, without which its collectives would wait."""
     quiet(two, training(4), ranks=ranks)

@@ -508,7 +508,7 @@ seen = json.dumps([look(), {"random": random.random(), "numpy": float(numpy.rand
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("backend", ["horovod", in_soak("ddp")])
+@pytest.mark.parametrize("backend", [one.name for one in BACKENDS.values()])
 @pytest.mark.usefixtures("usual_threads")
 def test_a_forked_rank_is_like_a_fresh_one(backend, tmp_path):
     """Threads, seeds, environment, binding, folder, signals, limits, descriptors."""

@@ -10,7 +10,6 @@ import time
 
 import pytest
 from clusters import gone, quiet
-from levels import in_soak
 from timers import FAR_S, PROCESS_S
 
 from workbench.cluster.threads import in_background
@@ -302,7 +301,7 @@ def test_an_interrupt_of_one_rank(cluster):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("turn", [1, in_soak(2)])
+@pytest.mark.parametrize("turn", [1, 2])
 def test_the_kernel_ends_well_whatever_runs(turn):
     """At its exit agents, ranks and threads are ended: no abort, nothing on standard error."""
     script = """

@@ -79,12 +79,15 @@ def test_nothing_listens_where_it_need_not(cluster, machines):
     assert not {address for address in addresses if address in {"0.0.0.0", "*", "[::]"}}
 
 
+def command_lines():
+    """Return the command line of each process, whole, however narrow the terminal is."""
+    listed = ["ps", "-ww", "-eo", "args"]
+    return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def test_no_key_is_on_a_command_line(cluster):
     """The keys that let a rank into the cluster travel on ssh's standard input."""
-    listed = subprocess.run(
-        ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
-    )
-    ours = [line for line in listed.stdout.splitlines() if "workbench" in line]
+    ours = [line for line in command_lines() if "workbench" in line]
     assert any("workbench.agent.program" in line for line in ours)
     names = r"IdentityFile|--IPController\.enable_curve=True"
     assert not [line for line in ours if re.search("curve|key", re.sub(names, "", line))]
@@ -204,10 +207,7 @@ def test_nothing_is_left(running):
     processes |= {agent.hello.pid for agent in running.agents}
     running.stop()
     assert gone(processes)
-    listed = subprocess.run(
-        ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
-    )
-    assert sleep not in listed.stdout
+    assert not [line for line in command_lines() if sleep in line]
 
 
 @pytest.mark.soak

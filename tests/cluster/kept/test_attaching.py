@@ -12,7 +12,6 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from levels import in_soak
 from timers import FAR_S, InThread, eventually
 
 import workbench as wb
@@ -104,7 +103,7 @@ def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kep
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("step", [in_soak("shutdown_ring"), "init_ring"])
+@pytest.mark.parametrize("step", ["shutdown_ring", "init_ring"])
 def test_a_ring_that_no_kernel_has_formed(attach, step):
     """A cell has failed and the ring was being rebuilt: it is, and variables are kept."""
     fails = "cluster.run('1 / rank; hvd.allreduce(torch.ones(1))', sink=TextSink())"
@@ -143,7 +142,7 @@ def test_a_kept_cluster_whose_disk_is_full(runtime, attach, monkeypatch):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("lines", [40_000, in_soak(200_000)])
+@pytest.mark.parametrize("lines", [40_000, 200_000])
 def test_a_flood_goes_on_without_its_kernel(attach, lines):
     """Ranks that print without end wait neither for the kernel that died nor for the next."""
     source = f"time.sleep(1)\nfor at in range({lines}): print(at)\nlate = rank"
@@ -312,7 +311,7 @@ def test_a_kernel_attaches_to_ranks_on_vms(attach):
 @pytest.mark.parametrize(
     "cell",
     [
-        in_soak("", id="no cell"),
+        pytest.param("", id="no cell"),
         pytest.param("import time; time.sleep(3)\nhvd.allreduce(torch.ones(1))", id="a cell"),
     ],
 )
