@@ -70,6 +70,37 @@ def test_a_script_for_torchrun(ranks, arguments):
         assert {found[1:] for found in values[0]} == {(3.0, 64.0)}
 
 
+def test_a_model_is_freed_after_its_group(ranks):
+    """A thread of Gloo still frees a tensor of a collective then, which needs Python's lock."""
+    source = """
+import time, torch, weakref
+import torch.distributed as dist
+freed = []
+def free():
+    freed.append("begun")
+    time.sleep(0.3)
+    freed.append("done")
+def main():
+    dist.init_process_group("cpu:gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(2, 4)).sum().backward()
+    tensor = torch.ones(1)
+    weakref.finalize(tensor, free)
+    if rank == 0:
+        time.sleep(0.1)  # the other ranks no longer refer to their tensor when it is reduced
+    dist.all_reduce(tensor, async_op=True)
+    del tensor
+    while not freed:
+        time.sleep(0.001)
+    dist.destroy_process_group()
+    return list(freed)
+rank = dist.get_rank()
+main()
+"""
+    freed = quiet(ranks, source, timeout=30).values
+    assert freed[1] == freed[2] == ["begun"]
+
+
 def test_an_init_with_a_file(ranks, tmp_path):
     """A script may use a store of its own."""
     init = f"'gloo', init_method='file://{tmp_path}/store', rank=rank, world_size=world_size"

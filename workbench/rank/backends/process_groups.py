@@ -12,7 +12,6 @@ import inspect
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -35,8 +34,8 @@ FORM_S = 30.0
 _init, _destroy = distributed_c10d.init_process_group, distributed_c10d.destroy_process_group
 _new_helper = distributed_c10d._new_process_group_helper
 _SIGNATURE = inspect.signature(_init)
-_CALLBACKS_S = 0.001
-"""How long callbacks of collectives that have just finished may need Python's lock."""
+_OWN_REFERENCES = 3
+"""To a group that nothing uses: of a list, of a variable, and of the call that counts them."""
 _WITH_OPTIONS = ("pg_options", "device_id", "_ranks")
 
 
@@ -118,8 +117,9 @@ class ProcessGroups:
         """How often this process has initialized PyTorch in this ring."""
         self._earlier = EarlierGroups()
         self._ended: tuple[Any, ...] = ()
-        """Groups that ended with unfinished collectives. Freeing one joins its threads, which may
-        call Python, while code in C++ that frees the last reference may hold Python's lock."""
+        """Groups that ended with unfinished collectives, or before what uses them, such as a DDP
+        model. Freeing a group joins its threads, which may need Python's lock to free the tensors
+        of a collective that is done. A model that frees the last reference holds that lock."""
 
     def install(self) -> None:
         """Replace the functions with which cells form and destroy groups."""
@@ -222,6 +222,8 @@ class ProcessGroups:
             self._destroy_all()
         else:
             _destroy(group)
+            if isinstance(group, dist.ProcessGroup):
+                self._ended = (*self._ended, group)
 
     def move_models(self) -> None:
         """Let what uses earlier groups use those formed instead; DDP models at least the default.
@@ -281,9 +283,11 @@ class ProcessGroups:
 
     def _destroy_all(self) -> None:
         groups, self._ready = list(distributed_c10d._world.pg_names), None
-        self._ended = tuple(groups) if flight_recorder.unfinished() else ()
-        time.sleep(_CALLBACKS_S)
+        unfinished = bool(flight_recorder.unfinished())
         _destroy()
+        self._ended = tuple(
+            group for group in groups if unfinished or sys.getrefcount(group) > _OWN_REFERENCES
+        )
         flight_recorder.forget()
         torch_waits.forget()
 
