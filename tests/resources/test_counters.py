@@ -139,6 +139,21 @@ def test_gpu(machine):
     assert gpu.memory_total_bytes == 85_520_809_984
 
 
+def test_memory_of_an_old_driver(machine):
+    """It does not tell apart what processes use and what is reserved."""
+    gpu = h100(memory=8 << 30, reserved=1 << 30, memory_v2=False)
+    with sampler(machine, FakeNvml(gpu)) as live:
+        (use,) = live.sample().gpus
+    assert (use.memory_used_bytes, use.memory_total_bytes) == (3 << 30, 8 << 30)
+
+
+def test_reserved_memory_is_not_used(machine):
+    """As in nvidia-smi."""
+    with sampler(machine, FakeNvml(h100(memory=8 << 30, reserved=1 << 30))) as live:
+        (gpu,) = live.sample().gpus
+    assert (gpu.memory_used_bytes, gpu.memory_total_bytes) == (2 << 30, 8 << 30)
+
+
 def test_vgpu_without_power_and_temperature(machine):
     """Values that a vGPU guest's driver does not report are unknown with the reason, not zero."""
     with sampler(machine, FakeNvml(vgpu())) as live:

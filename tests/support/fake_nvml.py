@@ -94,6 +94,8 @@ class Device:
     pcie_kb_per_s: tuple[int, int] | None = None
     compute: list[Process] | None = field(default_factory=list)
     graphics: list[Process] | None = field(default_factory=list)
+    reserved: int = 500 << 20  # by driver and firmware
+    memory_v2: bool = True  # whether the driver has version 2 of the query
 
 
 def h100(**changes):
@@ -155,6 +157,7 @@ class FabricInfo(ctypes.Structure):
 class FakeNvml:
     NVMLError = NVMLError
     c_nvmlGpuFabricInfoV_t = c_nvmlGpuFabricInfo_t = FabricInfo
+    nvmlMemory_v2 = 0x02000028
 
     def __init__(self, *devices, init_error=None, driver="580.105.08", cuda=13_000, between=None):
         self.devices = list(devices)
@@ -216,9 +219,13 @@ class FakeNvml:
     def nvmlDeviceGetPciInfo(self, device):
         return SimpleNamespace(busId=self._value(device, device.bus_id))
 
-    def nvmlDeviceGetMemoryInfo(self, device):
-        used = device.memory // 4
-        return SimpleNamespace(total=self._value(device, device.memory), used=used)
+    def nvmlDeviceGetMemoryInfo(self, device, version=None):
+        used, total = device.memory // 4, self._value(device, device.memory)
+        if version is None:
+            return SimpleNamespace(total=total, used=used + device.reserved)
+        if not device.memory_v2:
+            raise NVMLError(FUNCTION_NOT_FOUND)
+        return SimpleNamespace(total=total, used=used, reserved=device.reserved)
 
     def nvmlDeviceGetCudaComputeCapability(self, device):
         return self._value(device, device.capability)

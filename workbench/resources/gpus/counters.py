@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.resources.gpus.link_counters import NvLinkMeter, PcieMeter, PcieRounds, TxRx
-from workbench.resources.gpus.nvml import Library, Nvml, NvmlUnavailable, ask, devices, too_old
+from workbench.resources.gpus.nvml import (
+    Library,
+    Nvml,
+    NvmlUnavailable,
+    ask,
+    devices,
+    memory_of,
+    too_old,
+)
 from workbench.resources.gpus.state import MEMORY_CLOCK, SM_CLOCK, held_by
 from workbench.resources.time_limited_call import TimeLimitedCall
 from workbench.resources.unknown import Unknown, if_known
@@ -192,7 +200,7 @@ class GpuMeter:
             device.uuid = ask(nvml, handle, "nvmlDeviceGetUUID")
         rates = ask(nvml, handle, "nvmlDeviceGetUtilizationRates")
         busy = if_known(rates, lambda both: float(both.gpu))
-        memory = ask(nvml, handle, "nvmlDeviceGetMemoryInfo")
+        memory = memory_of(nvml, handle)
         links = device.links.read(nvml, handle) if device.links else (_NO_NVLINK, _NO_NVLINK)
         return GpuUse(
             index=device.index,

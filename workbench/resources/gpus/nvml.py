@@ -112,6 +112,10 @@ class Nvml:
         answer = self.ask(call, handle, ctypes.pointer(filled))
         return answer if isinstance(answer, Unknown) else filled
 
+    def constant(self, name: str) -> int | None:
+        """Return a number of ``pynvml``; None if the installed version does not have it."""
+        return getattr(self._library, name, None)
+
     @staticmethod
     def reason(code: int) -> str:
         """Return the text for an NVML error code (``nvmlReturn_t``)."""
@@ -168,6 +172,19 @@ def devices(nvml: Nvml) -> Iterator[tuple[int, Any, str | Unknown, Any]]:
 def ask(nvml: Nvml, handle: Any, call: str, *arguments: Any) -> Any:
     """Call NVML for one device; the result is the handle itself if that is `Unknown`."""
     return handle if isinstance(handle, Unknown) else nvml.ask(call, handle, *arguments)
+
+
+def memory_of(nvml: Nvml, handle: Any) -> Any:
+    """Return a device's ``total`` and ``used`` bytes of memory, as ``nvidia-smi`` shows them.
+
+    Version 2 of NVML's query counts separately what driver and firmware reserve. A driver that does
+    not have it counts that as used.
+    """
+    if (version := nvml.constant("nvmlMemory_v2")) is not None:
+        memory = ask(nvml, handle, "nvmlDeviceGetMemoryInfo", version)
+        if not isinstance(memory, Unknown):
+            return memory
+    return ask(nvml, handle, "nvmlDeviceGetMemoryInfo")
 
 
 def name_of(number: int | Unknown, names: Mapping[int, N], otherwise: str) -> N | Unknown:

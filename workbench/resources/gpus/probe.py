@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from workbench.resources.gpus.nvlinks import gpu_pairs, nvlinks
-from workbench.resources.gpus.nvml import Library, Nvml, ask, devices, mig_mode, pci_address
+from workbench.resources.gpus.nvml import Library, Nvml, ask, devices, memory_of, mig_mode, pci_address
 from workbench.resources.gpus.records import Gpu, GpuPair
 from workbench.resources.gpus.state import gpu_state
 from workbench.resources.gpus.vgpu import VgpuProfile, decode_profile
@@ -94,9 +94,7 @@ def _gpu(nvml: Nvml, device: Device, driver: str | Unknown, cuda: str | Unknown)
         uuid=ask(nvml, handle, "nvmlDeviceGetUUID"),
         name=name,
         pci_address=pci_address(ask(nvml, parent, "nvmlDeviceGetPciInfo")),
-        memory_bytes=if_known(
-            ask(nvml, handle, "nvmlDeviceGetMemoryInfo"), lambda one: int(one.total)
-        ),
+        memory_bytes=if_known(memory_of(nvml, handle), lambda one: int(one.total)),
         form=form,
         vgpu_profile=profile,
         driver_version=driver,
