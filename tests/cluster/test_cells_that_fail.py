@@ -1,6 +1,7 @@
 """Cells on ranks of this machine that fail, hang or are stopped: the ranks are free again."""
 
 import contextlib
+import re
 import signal
 import textwrap
 import threading
@@ -36,20 +37,66 @@ def test_a_syntax_error_is_an_error(cluster):
         quiet(cluster, "for for")
 
 
-def test_a_failed_cell_keeps_nothing_once_another_fails(cluster):
-    """Only the last error keeps its frames, as `%debug` needs them: no tensors pile up."""
+def test_a_failed_cell_keeps_nothing_once_another_runs(cluster):
+    """The variables of its functions are freed, and the rank's memory is usable again."""
     quiet(
         cluster,
         "import gc, weakref\ngc.disable()\nheld = weakref.WeakSet()\nclass Activations: pass\n"
-        "def fail():\n  activations = Activations()\n  held.add(activations)\n  1 / 0",
+        "def keep():\n  activations = Activations()\n  held.add(activations)\n  1 / 0\n"
+        "def fail():\n"
+        "  try: keep()\n"
+        "  except ZeroDivisionError as error: raise ValueError('no') from error",
     )
     for _ in range(3):
         with pytest.raises(RanksFailed):
-            quiet(cluster, "fail()")
-    assert quiet(cluster, "count = len(held)\ngc.enable()\ncount").values == {0: 1, 1: 1}
+            quiet(cluster, "kept = 5\nfail()")
+    assert quiet(cluster, "count = len(held)\ngc.enable()\ncount, kept").values[0] == (0, 5)
 
 
-def test_the_workers_of_a_loader_that_failed_end_with_the_next_error(cluster):
+@pytest.mark.parametrize("source", ["%debug", "import pdb; pdb.pm()", "sys.last_traceback"])
+def test_a_debugger_finds_the_variables_of_the_last_error(cluster, source):
+    """They are freed only by a cell that does not ask for them."""
+    with pytest.raises(RanksFailed):
+        quiet(cluster, "def fail():\n  number = 41\n  1 / 0\nfail()")
+    find = (
+        "import sys, traceback\n"
+        "frames = [frame for frame, _ in traceback.walk_tb(getattr(sys, 'last_' + 'traceback'))]\n"
+        "frames[-1].f_locals.get('number')"
+    )
+    assert quiet(cluster, f"# {source!r}\n{find}").values == {0: 41, 1: 41}
+    assert quiet(cluster, find).values == {0: None, 1: None}
+
+
+def test_the_last_traceback_stays_the_same(cluster):
+    """%tb shows it after other cells."""
+    with pytest.raises(RanksFailed) as caught:
+        quiet(cluster, "def fail():\n  number = 41\n  1 / 0\nfail()")
+    sink = TextSink()
+    for source in ("1 + 1", "%tb"):
+        cluster.run(source, sink=sink)
+    shown = [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in (str(caught.value), sink.text)]
+    for text in shown:
+        assert re.search(r"in fail\b.*----> 3 +1 / 0", text, re.DOTALL), text
+
+
+def test_a_gpu_without_memory(cluster):
+    """PyTorch's error says how much was asked for; ours what holds the rest, and what to do."""
+    source = (
+        "import torch\n"
+        "model = torch.nn.Linear(1 << 14, 1 << 13, bias=False)\n"  # half a GiB
+        "model(torch.ones(1, 1 << 14)).sum().backward()\n"
+        "raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB.')"
+    )
+    with pytest.raises(RanksFailed) as caught:
+        quiet(cluster, source, ranks="0")
+    message = str(caught.value)
+    assert "Tried to allocate 20.00 GiB. This rank's tensors have" in message
+    assert "0.50 GiB parameters, 0.50 GiB gradients, 0.00 GiB optimizer state" in message
+    assert "largest_batch" in message
+    quiet(cluster, "del model", ranks="0")
+
+
+def test_the_workers_of_a_loader_that_failed_end_with_the_next_cell(cluster):
     """At once: the garbage collector would wait 5 s for each, during a training."""
     load = (
         "from torch.utils.data import DataLoader\nimport psutil\n"
@@ -57,9 +104,8 @@ def test_the_workers_of_a_loader_that_failed_end_with_the_next_error(cluster):
         "  batches = iter(DataLoader(range(100), num_workers=1))\n  next(batches)\n  1 / 0\n"
         "epoch()"
     )
-    for source in (load, "1/0"):
-        with pytest.raises(RanksFailed):
-            quiet(cluster, source)
+    with pytest.raises(RanksFailed):
+        quiet(cluster, load)
     assert quiet(cluster, "len(psutil.Process().children())").values == {0: 0, 1: 0}
 
 

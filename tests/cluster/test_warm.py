@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -371,52 +370,6 @@ def test_a_kernel_with_many_threads():
         ended.set()
         for thread in threads:
             thread.join()
-
-
-CUDA = """
-import importlib.util, os, sys
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch.cuda":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-        def noted(function):
-            def call(*arguments, **options):
-                with open({path!r}, "a") as file:
-                    file.write(f"{{os.getpid()}}\\n")
-                return function(*arguments, **options)
-            return call
-        def exec_module(module):
-            run(module)
-            for function in ("is_available", "device_count", "init", "_lazy_init"):
-                setattr(module, function, noted(getattr(module, function)))
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Finder())
-"""
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_it_never_uses_cuda(backend, tmp_path, monkeypatch):
-    """Only ranks call what initializes CUDA: after that, a process could no longer be forked."""
-    calls = tmp_path / "calls"
-    (tmp_path / "sitecustomize.py").write_text(CUDA.format(path=str(calls)))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    ranks = set()
-    for _ in range(2):
-        with wb.Cluster(n=1, backend=backend) as cluster:
-            ranks.add(cluster.ranks[0].pid)
-            process = warm.pid()
-        time.sleep(2)  # the warm process loads what later ranks need
-    assert warm.pid() == process is not None
-    assert {int(pid) for pid in calls.read_text().split()} == ranks
-    mapped = Path(f"/proc/{process}/maps").read_text()
-    assert "libtorch" in mapped
-    assert "libcuda.so" not in mapped
 
 
 # what users see

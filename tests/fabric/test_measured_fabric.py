@@ -106,6 +106,7 @@ def test_figures_show_measured_and_nominal(measured):
 def test_copies_are_measured_on_each_vm(measured):
     assert set(measured.even.devices) == {"vm1", "vm2", "vm3"}
     assert all(rates["host memory"] > 0 for rates in measured.even.devices.values())
+    assert "Copies on vm1: host memory" in repr(measured.even)
 
 
 def test_an_interrupted_matrix_leaves_the_ranks_as_they_were(measured, capsys):
@@ -132,11 +133,11 @@ def test_one_rate_that_is_too_high_makes_no_link_slow():
 
 def test_times_within_the_noise_give_no_rate():
     """A small and a large transfer differ by less than two of the same size."""
+    clear, noisy = [[0.01, 0.011], [0.04, 0.041]], [[0.03, 0.05], [0.04, 0.041]]
+    answers = [[clear, noisy, clear, clear], [noisy], [noisy]]  # the second is b to a alone
 
     def run(source, show):
-        steps = [[[0.01, 0.011], [0.04, 0.041]]] * 4
-        steps[1] = [[0.03, 0.05], [0.04, 0.041]]  # from b to a alone
-        return dict.fromkeys((0, 1), (1 << 20, steps))
+        return dict.fromkeys((0, 1), (1 << 20, answers.pop(0)))
 
     found = measure(run, {"a": 0, "b": 1})
     assert found.alone_gbps[0][1] == pytest.approx(0.75 * (1 << 20) * 8e-9 / 0.03)
@@ -145,6 +146,19 @@ def test_times_within_the_noise_give_no_rate():
     assert found.unknown.startswith("b to a: repeated transfers differ too much")
     assert found.unknown in repr(found)
     assert "<b>Unknown:</b> b to a" in matrix_html(found)
+
+
+def test_times_within_the_noise_are_measured_again():
+    """Only those; the result has no unknown rate."""
+    clear, noisy = [[0.01, 0.011], [0.04, 0.041]], [[0.03, 0.05], [0.04, 0.041]]
+    answers = [[clear, noisy, clear, clear], [noisy], [clear]]
+
+    def run(source, show):
+        return dict.fromkeys((0, 1), (1 << 20, answers.pop(0)))
+
+    found = measure(run, {"a": 0, "b": 1})
+    assert found.alone_gbps[1][0] == found.alone_gbps[0][1]
+    assert found.unknown == ""
 
 
 def test_pairs_that_share_a_link_are_reported():

@@ -45,7 +45,12 @@ from workbench.agent.on_demand import (
 )
 from workbench.agent.rank_processes import RankProcesses, wait_until_ended
 from workbench.agent.record_stream import RecordStream
-from workbench.agent.warm import THREAD_VARIABLES, WarmProcess, threads_per_rank
+from workbench.agent.warm import (
+    THREAD_VARIABLES,
+    WarmProcess,
+    cuda_untouched,
+    threads_per_rank,
+)
 from workbench.rank import backends
 from workbench.redaction import secret_values
 from workbench.wire import agent_messages as messages
@@ -217,17 +222,18 @@ class AgentProcess:
         # PyTorch creates a million permanent objects: the collector takes 20 % of the import
         gc.disable()
         try:
-            versions = backends.backend_class(backend).versions()
-            import ipyparallel.engine.app  # noqa: F401
-            import torch
+            with cuda_untouched():
+                versions = backends.backend_class(backend).versions()
+                import ipyparallel.engine.app  # noqa: F401
+                import torch
 
-            import workbench.rank.session  # noqa: F401
+                import workbench.rank.session  # noqa: F401
 
-            # needed by the first optimizer: importing it takes 1 to 8 s in each rank, 0.5 s here
-            with contextlib.suppress(Exception):
-                importlib.import_module("torch._dynamo")
+                # of the first optimizer: importing it takes 1 to 8 s in each rank, 0.5 s here
+                with contextlib.suppress(Exception):
+                    importlib.import_module("torch._dynamo")
 
-            versions |= {"torch": str(torch.__version__), "CUDA": torch.version.cuda or ""}
+                versions |= {"torch": str(torch.__version__), "CUDA": torch.version.cuda or ""}
             self._load_result = messages.Loaded(versions, threads)
         except BaseException as error:  # noqa: BLE001 - a damaged installation may raise anything
             why = f"{type(error).__name__}: {error}"

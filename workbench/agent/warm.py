@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,7 @@ from workbench.wire.warm_messages import (
 MODULE = "workbench.agent.warm"
 """In the arguments that ``ps`` shows for the warm process."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _NAME = "workbench-warm"
 _LOAD_AFTER_S = 1.0
 """The modules of `Settings` are loaded after so long without work: a start has ended then."""
@@ -64,6 +66,24 @@ def threads_per_rank(slots: int) -> int | None:
     if any(name in os.environ for name in THREAD_VARIABLES):
         return None
     return _share_of_cores(slots)
+
+
+@contextlib.contextmanager
+def cuda_untouched() -> Iterator[None]:
+    """Have PyTorch ask NVML, and not CUDA, whether there is a GPU, if code in the body asks.
+
+    A process that has touched CUDA cannot be forked into ranks that use a GPU: "Cannot
+    re-initialize CUDA in forked subprocess".
+    """
+    given = os.environ.get(_NVML_CHECK)
+    os.environ[_NVML_CHECK] = "1"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[_NVML_CHECK]
+        else:
+            os.environ[_NVML_CHECK] = given
 
 
 class WarmProcess:
@@ -186,7 +206,7 @@ class WarmProcess:
         self._settings = replace(self._settings, modules=[])
         gc.disable()
         for name in modules:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), cuda_untouched():
                 importlib.import_module(name)
         gc.freeze()
         gc.enable()

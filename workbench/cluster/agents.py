@@ -156,9 +156,12 @@ class Agents:
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
         there = list(running.values())
         links = placement.choose(there)
+        vms = preflight.Vms(there, links, [self.slots[vm] for vm in running])
+        for found in preflight.too_few_gpus(vms):
+            text = f"{found.subject}: {found.evidence}. {found.why} To go on, {found.cure}."
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         if self.options.hosts is not None:
-            slots = [self.slots[vm] for vm in running]
-            self.preflight = preflight.check(preflight.Vms(there, links, slots))
+            self.preflight = preflight.check(vms)
             if self.preflight.fatal:
                 raise StartFailed.together(list(map(preflight.failure, self.preflight.fatal)))
         self.links = dict(zip(running, links, strict=True))

@@ -279,10 +279,14 @@ def _calibrated(
 
     fabric = calibration.measure(run, cluster.n, seconds, show)
     vm_of = {str(info.rank): info.vm for info in cluster.ranks}
-    devices: dict[str, Mapping[str, float]] = {}
-    for rank, copies in fabric.devices.items():
-        devices.setdefault(vm_of.get(rank, rank), copies)
-    fabric = replace(fabric, context=_context(cluster), measured_at=time.time(), devices=devices)
+    by_vm: list[dict[str, Mapping[str, float]]] = [{}, {}]
+    for of_vm, of_rank in zip(by_vm, (fabric.devices, fabric.device_spreads), strict=True):
+        for rank, copies in of_rank.items():
+            of_vm.setdefault(vm_of.get(rank, rank), copies)
+    fabric = replace(
+        fabric, context=_context(cluster), measured_at=time.time(),
+        devices=by_vm[0], device_spreads=by_vm[1],
+    )  # fmt: skip
     where = ""
     try:
         folder = runs_folder(cluster.options.runs)

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import UsageError
-from workbench.fabric.fit import FittedFabric, fit
+from workbench.fabric.fit import ONE_RANK, FittedFabric, fit
 
 RunCell = Callable[[str, Callable[[str], None]], Mapping[int, Any]]
 """Runs a cell on all ranks; returns its values by rank.
 
 It calls the function with the cell's output several times a second while the cell runs.
 """
+
+Rates = np.ndarray[Any, np.dtype[np.float64]]
 
 Rounds = list[list[list[float]]]
 """Microseconds of each repetition, by round and size."""
@@ -85,32 +87,54 @@ def _workbench_sweep(sizes, seconds):
     return list(tensors), rounds
 """
 
-# Copies of 64 MB: the bytes read and written for memory, as in the STREAM benchmark, and the
-# bytes moved between host and device.
+# GB/s of each run of copies. Those of memory count the bytes read and written, as the STREAM
+# benchmark does. A run repeats a copy, so that it takes milliseconds. On a GPU, events time it:
+# one copy within its memory takes less time than to launch it.
 _COPIES = """
 def _workbench_copies():
-    import time, torch
+    import math, time, torch
     on = torch.device(device)
-    finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
-    def rate(target, source, factor):
-        best = float("inf")
-        for _ in range(5):
-            finish(on)
+    def seconds(copy, count):
+        if on.type != "cuda":
             began = time.perf_counter()
-            target.copy_(source, non_blocking=True)
-            finish(on)
-            best = min(best, time.perf_counter() - began)
-        return factor * source.numel() * 4 / best / 1e9
-    host = torch.zeros(16 << 20, pin_memory=on.type == "cuda")
-    found = {"host memory": rate(torch.empty_like(host), host, 2)}
-    if on.type == "cuda":
-        there = torch.zeros(16 << 20, device=on)
-        found["GPU memory"] = rate(torch.empty_like(there), there, 2)
-        found["PCIe"] = rate(there, host, 1)
-        found["device to host"] = rate(host, there, 1)
-    return found
-(*_workbench_sweep({sizes}, {seconds}), _workbench_copies())
+            for _ in range(count):
+                copy()
+            return time.perf_counter() - began
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(count):
+            copy()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+    def rates(target, source, factor):
+        copy = lambda: target.copy_(source, non_blocking=True)
+        seconds(copy, 2)
+        count = max(1, math.ceil({run_s} / seconds(copy, 1)))
+        return [factor * source.nbytes * count / seconds(copy, count) / 1e9 for _ in range({runs})]
+    def memory(where, size):
+        source = torch.zeros(size // 4, device=where)
+        return rates(torch.empty_like(source), source, 2)
+    if on.type != "cuda":
+        return {{"host memory": memory(on, {host_bytes})}}
+    on_host = torch.zeros({pinned_bytes} // 4, pin_memory=True)
+    free, _ = torch.cuda.mem_get_info(on)
+    there = torch.zeros(min({pinned_bytes}, free // 8) // 4, device=on)
+    on_host = on_host[:len(there)]
+    found = {{
+        "GPU memory": memory(on, min({gpu_bytes}, free // 8)),
+        "PCIe": rates(there, on_host, 1),
+        "device to host": rates(on_host, there, 1),
+    }}
+    on = torch.device("cpu")
+    return {{"host memory": memory(on, {host_bytes}), **found}}
 """
+_RUN_S = 0.01
+_RUNS = 9
+_HOST_BYTES = 64 << 20
+_PINNED_BYTES = 256 << 20
+_GPU_BYTES = 1 << 30
+_ALL = "(*_workbench_sweep({sizes}, {seconds}), _workbench_copies())"
 
 
 def limit_s(seconds: float) -> float:
@@ -121,7 +145,9 @@ def limit_s(seconds: float) -> float:
 def measure(
     run: RunCell, n: int, seconds: float, show: Callable[[str], None] | None = None
 ) -> FittedFabric:
-    """Sweep allreduces over all ranks, and fit lines to their times.
+    """Sweep allreduces over all ranks, and fit lines to their times; also measure copies.
+
+    One rank measures only copies: within the memory of its GPU and of its VM, and between the two.
 
     The time of an allreduce is the mean over ranks, as nccl-tests reports it, from the end of a
     barrier. The tensors are on each rank's `device`. All sizes are measured in turn in several
@@ -143,24 +169,59 @@ def measure(
     show
         Called with the output of the cell, instead of printing the progress.
     """
+    copies = _COPIES.format(
+        run_s=_RUN_S, runs=_RUNS, host_bytes=_HOST_BYTES, pinned_bytes=_PINNED_BYTES,
+        gpu_bytes=_GPU_BYTES,
+    )  # fmt: skip
     if n < 2:
-        raise UsageError(
-            "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
-        )
+        return _copies_only(run(copies + "_workbench_copies()", lambda _: None))
     sizes = sorted((*SIZES_BYTES, *HELD_OUT_BYTES))
     sweep = _SWEEP.format(most=_MOST_REPETITIONS, long_s=_LONG_S, least_sizes=_LEAST_SIZES)
-    ends = _COPIES.replace("{sizes}", repr(sizes)).replace("{seconds}", repr(seconds))
+    ends = _ALL.format(sizes=repr(sizes), seconds=repr(seconds))
     with ProgressLine("calibrating") as progress:
-        values = run(sweep + ends, progress.show if show is None else show)
+        values = run(sweep + copies + ends, progress.show if show is None else show)
     swept, rounds, _ = next(iter(values.values()))
     fabric = replace(
-        _fitted(swept, rounds, n),
+        _with_copies(
+            _fitted(swept, rounds, n), {rank: one for rank, (_, _, one) in values.items()}
+        ),
         disagreement=_disagreement(rounds),
-        devices={str(rank): copies for rank, (_, _, copies) in values.items()},
     )
     if fabric.caveat:
         warnings.warn(fabric.caveat, UserWarning, stacklevel=4)
     return fabric
+
+
+def _copies_only(values: Mapping[int, Mapping[str, Sequence[float]]]) -> FittedFabric:
+    """Return what is measured on one rank, which has no collectives."""
+    if not any("GPU memory" in rates for rates in values.values()):
+        raise UsageError(
+            "Cannot calibrate on 1 rank without a GPU: a collective takes at least 2. Start a "
+            "cluster of more."
+        )
+    return _with_copies(ONE_RANK, values)
+
+
+def _with_copies(
+    fabric: FittedFabric, values: Mapping[int, Mapping[str, Sequence[float]]]
+) -> FittedFabric:
+    """Add the median rates of copies, and half of their range as a share of it, by rank."""
+    medians, spreads = (
+        {
+            str(rank): {kind: of(np.asarray(rates)) for kind, rates in copies.items()}
+            for rank, copies in values.items()
+        }
+        for of in (_median, _spread)
+    )
+    return replace(fabric, devices=medians, device_spreads=spreads)
+
+
+def _median(rates: Rates) -> float:
+    return float(np.median(rates))
+
+
+def _spread(rates: Rates) -> float:
+    return float(np.ptp(rates) / 2 / np.median(rates))
 
 
 class ProgressLine:

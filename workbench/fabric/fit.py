@@ -24,6 +24,8 @@ _SMALL_ERROR = 0.01
 """Relative errors below this one count as squares, larger ones as they are."""
 _CERTAIN = 0.05
 """Times whose noise is below this count equally."""
+_COPIES = {"PCIe": "host to GPU", "device to host": "GPU to host"}
+"""Names of copies, where they differ from `FittedFabric.devices`."""
 _NO_BANDWIDTH = "no bandwidth: measure larger sizes"
 
 Array = NDArray[np.float64]
@@ -57,7 +59,10 @@ class FittedFabric:
     measured_at
         Seconds since the epoch; 0 if unknown.
     devices
-        Measured GB/s of copies on each VM, by the kind of `nominal.Bandwidth`.
+        Measured GB/s of copies on each VM, by the kind of `nominal.Bandwidth`, and
+        ``"device to host"``: the median of several runs.
+    device_spreads
+        Half of the range of these runs, as a share of the median.
     """
 
     n: int
@@ -72,6 +77,7 @@ class FittedFabric:
     measured_at: float = 0.0
     devices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     held_out_noise: tuple[float, ...] = ()
+    device_spreads: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def fixed_us(self) -> float:
@@ -98,6 +104,8 @@ class FittedFabric:
     @property
     def caveat(self) -> str:
         """Why predictions are not used, or may be off, or an empty string."""
+        if self.n == 1:
+            return "a single rank has no collectives: only copies were measured"
         if math.isinf(self.busbw_gbps):
             return f"{_NO_BANDWIDTH}, as the times of these do not grow with the size"
         if not self.reliable:
@@ -114,7 +122,9 @@ class FittedFabric:
 
     @property
     def sentences(self) -> list[str]:
-        """The fit, its errors at the sizes that were held out, and its caveat, if there are any."""
+        """The fit, its errors at the sizes that were held out, its caveat, and copies."""
+        if self.n == 1:
+            return [*filter(None, [self.caveat]), *self._copies]
         large = (
             f"{self.us_per_byte * 1e6:,.0f} µs per MB ({self.busbw_gbps:,.2f} Gbit/s bus bandwidth)"
             if math.isfinite(self.busbw_gbps)
@@ -132,7 +142,21 @@ class FittedFabric:
                 f"At sizes that the fit has not used ({sizes} bytes): median error "
                 f"{self.held_out_error:.1%}, largest {worst:.1%}.{self._noise}"
             )
-        return [*lines, *filter(None, [self.caveat])]
+        return [*lines, *filter(None, [self.caveat]), *self._copies]
+
+    @property
+    def _copies(self) -> list[str]:
+        """What copies on each VM have measured, a sentence for each."""
+        lines = []
+        for vm, rates in self.devices.items():
+            spreads = self.device_spreads.get(vm, {})
+            parts = [
+                f"{_COPIES.get(kind, kind)} {rate:,.1f} GB/s"
+                + (f" (± {spreads[kind]:.0%})" if kind in spreads else "")
+                for kind, rate in rates.items()
+            ]
+            lines.append(f"Copies on {vm}: {', '.join(parts)}.")
+        return lines
 
     @property
     def _noise(self) -> str:
@@ -143,6 +167,8 @@ class FittedFabric:
     def __repr__(self) -> str:
         """Return the sentences, and the measured and fitted times as a table."""
         lines = self.sentences
+        if not self.sizes_bytes:
+            return "\n".join(lines)
         lines.append(f"{'bytes':>12}  {'measured µs':>12}  {'fitted µs':>12}")
         rows = [*zip(self.sizes_bytes, self.measured_us, strict=True)]
         for size, measured in sorted([*rows, *((size, us) for size, us, _ in self.held_out)]):
@@ -168,6 +194,10 @@ class FittedFabric:
             raise UsageError(f"n={n}: not a number of ranks. Give 1 or more.")
         if n == 1:
             return 0.0
+        if self.n == 1:
+            raise UsageError(
+                "This calibration is of 1 rank, which has no collectives. Calibrate several ranks."
+            )
         fixed = self.fixed_us * (n - 1) / (self.n - 1)
         return fixed + (us - self.fixed_us) * (n - 1) / n * self.n / (self.n - 1)
 
@@ -181,6 +211,10 @@ class FittedFabric:
         if self.knots_us[-1] - self.knots_us[-2] <= _SMALL_ERROR * self.knots_us[-1]:
             return math.inf
         return 2 * (self.n - 1) / self.n * 8 / (self.us_per_byte * 1e3)
+
+
+ONE_RANK = FittedFabric(1, 0.0, (), (), (0.0, 1.0), (0.0, 0.0))
+"""The fabric of a single rank: an allreduce takes no time."""
 
 
 def fit(

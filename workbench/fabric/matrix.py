@@ -65,6 +65,11 @@ _STEP_S = 0.04
 """A transfer takes at least this long, unless the largest does not."""
 _STEP_LIMIT_S, _LEAST_LIMIT_S = 4.0, 300.0
 
+_ATTEMPTS = 3
+"""How often a step is measured whose repetitions differ too much."""
+
+Rates = dict[tuple[int, int], float | None]
+"""Gbit/s by sender and receiver."""
 Cells = tuple[tuple[float | None, ...], ...]
 
 
@@ -155,11 +160,18 @@ def measure(run: RunCell, ends: Mapping[str, int]) -> BandwidthMatrix:
     alone = [[(a, b)] for a in ranks for b in ranks if a != b]
     together = list(_matchings(ranks))
     steps = alone + together
-    arguments = (steps, ranks, _SMALLEST_BYTES, _LARGEST_BYTES, _STEP_S, _REPETITIONS)
-    source = f"{_SOURCE}{', '.join(map(repr, arguments))})"
-    with ProgressLine("measuring pairs") as progress:
-        values = run(source, progress.show)
-    gbps = _rates(steps, values)
+    gbps: list[Rates] = [dict.fromkeys(pairs) for pairs in steps]
+    for _ in range(_ATTEMPTS):
+        noisy = [number for number, rates in enumerate(gbps) if None in rates.values()]
+        if not noisy:
+            break
+        again = [steps[number] for number in noisy]
+        arguments = (again, ranks, _SMALLEST_BYTES, _LARGEST_BYTES, _STEP_S, _REPETITIONS)
+        source = f"{_SOURCE}{', '.join(map(repr, arguments))})"
+        with ProgressLine("measuring pairs") as progress:
+            values = run(source, progress.show)
+        for number, rates in zip(noisy, _rates(again, values), strict=True):
+            gbps[number] |= {pair: rate for pair, rate in rates.items() if rate is not None}
     place = {rank: number for number, rank in enumerate(ranks)}
     return BandwidthMatrix(
         names, _cells(gbps[: len(alone)], place), _cells(gbps[len(alone) :], place)
@@ -178,9 +190,7 @@ def _matchings(ranks: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
         circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
-def _rates(
-    steps: list[list[tuple[int, int]]], values: Mapping[int, Any]
-) -> list[dict[tuple[int, int], float | None]]:
+def _rates(steps: list[list[tuple[int, int]]], values: Mapping[int, Any]) -> list[Rates]:
     """Return Gbit/s by pair of each step, from the slower of the pair's two ranks.
 
     `values` are a size in bytes, and by step the sorted seconds of a quarter of it and of all, by
@@ -189,7 +199,7 @@ def _rates(
     size = next(iter(values.values()))[0]
     found = []
     for number, pairs in enumerate(steps):
-        rates: dict[tuple[int, int], float | None] = {}
+        rates: Rates = {}
         for pair in pairs:
             small, large = (max(values[end][1][number][which] for end in pair) for which in (0, 1))
             noise = max(times[1] - times[0] for times in (small, large))
@@ -199,7 +209,7 @@ def _rates(
     return found
 
 
-def _cells(steps: list[dict[tuple[int, int], float | None]], place: Mapping[int, int]) -> Cells:
+def _cells(steps: list[Rates], place: Mapping[int, int]) -> Cells:
     cells: list[list[float | None]] = [[None] * len(place) for _ in place]
     for rates in steps:
         for (a, b), gbps in rates.items():

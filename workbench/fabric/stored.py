@@ -81,8 +81,8 @@ def from_plain(plain: Any) -> FittedFabric:
     rows = [*zip(fabric.sizes_bytes, fabric.measured_us, strict=True)]
     rows += [(size, us) for size, us, _ in fabric.held_out]
     usable = (
-        fabric.n > 1
-        and len(fabric.sizes_bytes) > 0
+        fabric.n >= 1
+        and (len(fabric.sizes_bytes) > 0) == (fabric.n > 1)
         and all(size > 0 and us > 0 for size, us in rows)
         and min(fabric.error, fabric.disagreement, *(one for _, _, one in fabric.held_out)) >= 0
         and all(one >= 0 for one in fabric.held_out_noise)
@@ -90,8 +90,9 @@ def from_plain(plain: Any) -> FittedFabric:
         and all(a < b for a, b in pairwise(fabric.knots_bytes))
         and all(a <= b for a, b in pairwise((0, *fabric.knots_us, _MOST_SECONDS * 1e6)))
         and all(rate > 0 for copies in fabric.devices.values() for rate in copies.values())
+        and all(rate >= 0 for each in fabric.device_spreads.values() for rate in each.values())
         and 0 <= fabric.measured_at < _MOST_SECONDS
     )
-    if not (usable and fabric.predict_us(fabric.sizes_bytes[-1]) > 0):
+    if not (usable and all(fabric.predict_us(size) > 0 for size in fabric.sizes_bytes[-1:])):
         raise ValueError("its values are not those of a measurement")
     return fabric

@@ -55,6 +55,7 @@ def run(
     with capture(number), caught.installed():
         try:
             with _session_loop(), interrupts.allowed():
+                _free_last_frames(source)
                 done = shell.run_cell(source, store_history=False)
                 if os.getpid() != process:
                     _end_child(caught.error)
@@ -131,6 +132,30 @@ def _described(shell: Any, error: BaseException) -> RankError:
     except Exception as other:  # noqa: BLE001 - methods of a user's exception may raise anything
         message, text = f"<cannot be shown: {type(other).__name__}>", ""
     return RankError(name, message, text)
+
+
+_POST_MORTEM = re.compile(
+    r"%debug\b|\bpm\(|post_mortem|\blast_(value|traceback|exc)\b|__traceback__"
+)
+"""What in a cell needs the variables of the functions that the last error has left."""
+
+
+def _free_last_frames(source: str) -> None:
+    """Free the variables of the functions that the last error has left, such as tensors on a GPU.
+
+    The text of its traceback stays the same. A cell that asks for them, such as `%debug`, has them.
+    """
+    if _POST_MORTEM.search(source):
+        return
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [getattr(sys, "last_value", None)]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
 _NO_MEMORY = re.compile(r"MemoryError|bad_alloc|allocate memory|start new thread")

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from workbench.rank import gpu_errors
 from workbench.rank.traceback_frames import TracebackFrame, TracebackStyle
 
 FRAMES = 20
@@ -45,7 +46,7 @@ def describe(shell: Any, error: BaseException) -> tuple[str, str]:
     own = getattr(error, "_render_traceback_", None)
     if own is not None:
         return texts.of_error(error), texts.make(lambda: "\n".join(own()))
-    message = texts.of_error(error)
+    message = gpu_errors.explained(error, texts.of_error(error))
     paint = TracebackStyle(str(getattr(shell, "colors", "")).lower() != "nocolor")
     if _is_one_line(error) or getattr(shell.InteractiveTB, "mode", "") == "Minimal":
         return message, paint.error(type(error).__name__, message)

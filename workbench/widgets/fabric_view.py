@@ -64,6 +64,8 @@ def fabric_view(args: Any) -> Any:
         return cluster.bandwidth_matrix()
     seconds = {} if args.seconds is None else {"seconds": args.seconds}
     fabric = cluster.calibrate(stored=bool(args.stored), **seconds)
+    if not fabric.sizes_bytes:  # of a single rank: nothing to draw
+        return fabric
     return calibration_figure(fabric, _known_rate(cluster))
 
 

@@ -128,7 +128,7 @@ def _lines(
     points: pd.DataFrame, fabric: FittedFabric | None, nominal_gbps: float | None, n: int
 ) -> Iterator[Any]:
     sizes = np.geomspace(points["bytes"].min(), points["bytes"].max(), _LINE_POINTS).tolist()
-    if fabric is not None:
+    if fabric is not None and fabric.n > 1:
         micros = [fabric.predict_us(size) for size in sizes]
         name = f"calibrated, \u00b1 {fabric.error * 100:.0f} %"
         name += "" if fabric.reliable else ": unreliable"

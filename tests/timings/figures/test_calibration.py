@@ -276,6 +276,37 @@ def test_damaged_files_are_refused(tmp_path, wrong):
         stored.find(tmp_path, CONTEXT)
 
 
+COPIES = {
+    "host memory": [10.0, 11.0, 12.0],
+    "GPU memory": [2_800.0, 2_900.0, 2_900.0],
+    "PCIe": [54.0, 55.0, 56.0],
+    "device to host": [50.0, 52.0, 54.0],
+}
+
+
+def test_one_rank_with_a_gpu_measures_copies(tmp_path):
+    """It has no collectives; what is measured is shown with its spread, and stored."""
+    measured = replace(calibration.measure(lambda *_: {0: COPIES}, 1, 1.0), context=CONTEXT)
+    assert measured.devices == {
+        "0": {"host memory": 11.0, "GPU memory": 2_900.0, "PCIe": 55.0, "device to host": 52.0}
+    }
+    assert measured.device_spreads["0"]["PCIe"] == pytest.approx(1 / 55)
+    assert not measured.reliable
+    assert measured.predict_us(1 << 20) == 0
+    with pytest.raises(UsageError, match="no collectives"):
+        measured.predict_us(1 << 20, n=2)
+    shown = repr(measured)
+    assert "a single rank has no collectives: only copies were measured" in shown
+    assert "host to GPU 55.0 GB/s (± 2%), GPU to host 52.0 GB/s (± 4%)" in shown
+    stored.save(tmp_path, measured)
+    assert stored.find(tmp_path, CONTEXT) == measured
+
+
+def test_one_rank_without_a_gpu_cannot_be_calibrated(tmp_path):
+    with pytest.raises(UsageError, match="on 1 rank without a GPU"):
+        calibration.measure(lambda *_: {0: {"host memory": [10.0]}}, 1, 1.0)
+
+
 def test_a_calibration_of_an_unknown_cluster_is_refused():
     with pytest.raises(UsageError, match="does not say of which cluster it is"):
         stored.check(fit([1000, 1_000_000], [100, 900], 2), CONTEXT)

@@ -230,8 +230,8 @@ def version_mismatch(vms: Vms) -> Iterable[Case]:
 
 
 @rule(
-    "error",
-    why="NCCL stops if two ranks share a GPU.",
+    "warning",
+    why="NCCL refuses two ranks on one GPU at their first collective.",
     source="NVIDIA, NCCL, src/init.cc, Duplicate GPU detected",
 )
 def too_few_gpus(vms: Vms) -> Iterable[Case]:
@@ -240,9 +240,10 @@ def too_few_gpus(vms: Vms) -> Iterable[Case]:
         gpus = len(usable_gpus(snapshot))
         if 0 < gpus < slots:
             yield Case(
-                f"{slots} ranks on {count(gpus, 'GPU')}: each rank needs its own",
+                f"{slots} ranks on {count(gpus, 'GPU')}: for NCCL, each rank needs its own",
                 agent.name,
-                cure=f"start {count(gpus, 'rank')} there ({agent.name}:{gpus})",
+                cure=f"start {count(gpus, 'rank')} there, divide the GPU into MIG devices, or use "
+                "Gloo for a trial: dist.init_process_group('gloo') in a cell",
             )
 
 
@@ -292,10 +293,10 @@ def _mismatch(name: str, values: Mapping[str, object]) -> list[Case]:
     return [Case(f"{name} differs ({words})", rarest)]
 
 
-FATAL: tuple[Rule[Vms], ...] = (vm_unreachable, version_mismatch, too_few_gpus)
+FATAL: tuple[Rule[Vms], ...] = (vm_unreachable, version_mismatch)
 """Rules about what ranks cannot start with."""
 
-WARNINGS: tuple[Rule[Vms], ...] = (clock_offset, mtu_mismatch)
+WARNINGS: tuple[Rule[Vms], ...] = (too_few_gpus, clock_offset, mtu_mismatch)
 """Rules about what ranks can start with."""
 
 

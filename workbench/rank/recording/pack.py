@@ -6,9 +6,10 @@ iterations, and then only counts with the few buffers in which they travel.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,8 @@ from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag, IterationRecord, Layout
 from workbench.wire.record import TICK_NS, Buffers, pack_all
 
+T = TypeVar("T")
 Times = npt.NDArray[np.int64]
-
 
 _LAST_TICK = 0xFFFFFFFF
 _FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
@@ -37,6 +38,8 @@ _FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
 )
 _MOST = 1 << 15
 """Most collectives in a record outside of iterations."""
+_NO_MEMORY_S = 30.0
+_RETRY_S = 0.05
 _LAYOUTS = 256
 """Most layouts with a number; then numbers are reused."""
 
@@ -154,7 +157,7 @@ class Packer:
         """Yield the records of iterations, without those that cannot be packed."""
         lost, good = self._lost, []
         try:
-            packed = list(self._packed(cell, [_window(item) for item in items], done))
+            packed = _with_memory(lambda: self._pack_all(cell, items, done))
         except Exception:  # noqa: BLE001 - a bad one must not lose the others
             for item, own in zip(items, done, strict=True):
                 try:
@@ -169,6 +172,15 @@ class Packer:
         yield from packed
         for window, own in good:
             yield from self._packed(cell, [window], [own])
+
+    def _pack_all(
+        self, cell: int, items: list[RecordedIteration], done: list[Collected]
+    ) -> list[tuple[Layout | None, bytes]]:
+        try:
+            return list(self._packed(cell, [_window(item) for item in items], done))
+        except BaseException:
+            self.forget_layouts()  # some may be new, and were not sent
+            raise
 
     def _take(self, until: int) -> Collected:
         return Collected.join(source.take(until) for source in self._sources)
@@ -289,6 +301,24 @@ class Packer:
                 windows, orders, lasting, strict=True
             )
         ]
+
+
+def _with_memory(make: Callable[[], T]) -> T:
+    """Return the result of a function, called again while a cell leaves it no memory.
+
+    Raises
+    ------
+    MemoryError
+        There was none for `_NO_MEMORY_S` seconds.
+    """
+    until = time.monotonic() + _NO_MEMORY_S
+    while True:
+        try:
+            return make()
+        except MemoryError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def _handles(steps: list[StepRecord]) -> Sequence[int]:

@@ -13,7 +13,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from workbench.resources.gpus.nvlinks import gpu_pairs, nvlinks
-from workbench.resources.gpus.nvml import Library, Nvml, ask, devices, memory_of, mig_mode, pci_address
+from workbench.resources.gpus.nvml import (
+    Library,
+    Nvml,
+    ask,
+    devices,
+    memory_of,
+    mig_mode,
+    pci_address,
+)
 from workbench.resources.gpus.records import Gpu, GpuPair
 from workbench.resources.gpus.state import gpu_state
 from workbench.resources.gpus.vgpu import VgpuProfile, decode_profile
