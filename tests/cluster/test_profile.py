@@ -1,6 +1,7 @@
 """Profiles of real ranks: their operators, phases and collectives in one trace, on one clock."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -163,6 +164,21 @@ def test_running_cell_is_profiled(trains, tmp_path):
         cell.join()
     assert profile.seconds >= 0.3
     assert {"planted"} <= {one["name"] for one in traces.read(profile.path)["traceEvents"]}
+
+
+def test_a_profile_that_needs_much_memory_ends_early(cluster):
+    """It says how long it has lasted, and why."""
+    quiet(cluster, ROUNDS.format(wrap=HOROVOD))
+    most = "import workbench.rank.profiler\nworkbench.rank.profiler.MOST_MEMORY_BYTES = "
+    quiet(cluster, f"{most}1_000_000")
+    ended = cluster.profile(20)
+    quiet(cluster, "train(300)")
+    profile = ended.result(FAR_S)
+    quiet(cluster, f"{most}768_000_000")
+    assert profile.seconds < 20
+    lasted = [float(re.search(r"It ended after ([\d.]+) s", text)[1]) for text in profile.notes]
+    assert lasted == pytest.approx([profile.seconds] * len(lasted), abs=0.5)
+    assert all("the memory of the rank had grown by" in text for text in profile.notes)
 
 
 def test_cell_that_ends_earlier_yields_what_there_is(trains):

@@ -16,6 +16,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+import psutil
+
 from workbench.rank.recording.patches import Patches
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.torch_profiler import TorchProfiler, compressed
@@ -24,9 +26,11 @@ from workbench.wire.profile_messages import ProfileEnded, ProfileRequest, Profil
 from workbench.wire.transfer_messages import Chunk, DropTransfer, GetChunk
 from workbench.wire.values import Payload
 
-MOST_MEMORY_BYTES = 128_000_000
-"""A profile ends when the rank's memory has grown by this: about 400,000 events."""
-MOST_BYTES = 64_000_000
+MOST_MEMORY_BYTES = 768_000_000
+"""A profile ends when the rank's memory has grown by this, with CUPTI's buffers on a GPU; earlier
+if the VM has less than eight times as much. A small model on a CPU needs 0.2 GB per second."""
+_SHARE = 8
+MOST_BYTES = 128_000_000
 """Most bytes of a compressed trace."""
 _WARM_UP = 2
 """Iterations of a cell before a profile: the first ones are slower than the others."""
@@ -61,7 +65,7 @@ class Profiler:
         self._writing = False
         self._ended: ProfileEnded | None = None
         self._payload: Payload | None = None
-        self._cell = self._first = self._memory_bytes = 0
+        self._cell = self._first = self._memory_bytes = self._most_memory_bytes = 0
         self._open_in = -1
         """The cell in which a block of the user was open at the end of a profile."""
         self._cancelled = False
@@ -158,6 +162,8 @@ class Profiler:
             return
         self._cell, self._first = records.cell, records.iterations
         self._memory_bytes = _memory_bytes()
+        available = psutil.virtual_memory().available
+        self._most_memory_bytes = min(MOST_MEMORY_BYTES, available // _SHARE)
         self._recorder.profiling = True
         self._send(ProfileStarted(request.profile, records.cell))
         self._start(request)
@@ -182,9 +188,13 @@ class Profiler:
         took_s = (perf_counter_ns() - running.began_ns) / 1e9
         if took_s >= request.seconds or done == request.iterations:
             self._end(request, running, "")
-        elif _memory_bytes() - self._memory_bytes > MOST_MEMORY_BYTES:
-            grown = f"the memory of the rank had grown by {MOST_MEMORY_BYTES / 1e6:.0f} MB"
-            self._end(request, running, f"It ended after {done} iterations: {grown}.")
+        elif (grown := _memory_bytes() - self._memory_bytes) > self._most_memory_bytes:
+            self._end(
+                request,
+                running,
+                f"It ended after {took_s:.1f} s ({done} iterations): the memory of the rank had "
+                f"grown by {grown / 1e6:.0f} MB. Ask for fewer iterations for a profile of all.",
+            )
 
     def _gives_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*args: Any, **kwargs: Any) -> Any:
@@ -270,8 +280,9 @@ class Profiler:
         except Exception as error:  # noqa: BLE001 - the kernel waits for an answer
             data, why = b"", f"its trace cannot be written ({error})"
         else:
-            why = f"its trace has {len(data) / 1e6:.0f} MB, and at most 64 MB are sent"
-            why = why if len(data) > MOST_BYTES else ""
+            size, most = (f"{count / 1e6:.0f} MB" for count in (len(data), MOST_BYTES))
+            too_large = f"its trace has {size}, and at most {most} are sent"
+            why = too_large if len(data) > MOST_BYTES else ""
         if why:
             ended = replace(ended, note=f"{ended.note} There are no events: {why}.".lstrip())
         else:
