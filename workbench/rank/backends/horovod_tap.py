@@ -81,9 +81,8 @@ class Tap:
         library.horovod_tap_enable.argtypes = [ctypes.c_int64]
         self._library = library
         self._members = members
-        self._into = np.empty((_READ, len(_COLUMNS)), np.int64)
-        self._address = self._into.ctypes.data
-        self._records = self._into[:0]
+        self._unread: list[Records] = []
+        """What was read and not returned yet."""
         self._reading = threading.Lock()
         self._operations: dict[bytes, tuple[Operation, ...]] = {}
         self.optimizer_names: set[str] = set()
@@ -137,11 +136,15 @@ class Tap:
             else:
                 part = _parts(records, untils, handles)
             done = (part >= 0) & (records[:, _FINISHED] <= np.array(untils, np.int64)[part])
-            self._records = records[~done]
-        done &= records[:, _STATUS] == 0  # a failed one has communicated nothing
-        if not done.all():
-            records, part = records[done], part[done]
-        return self._collected(records, part, len(untils)) if len(records) else [NONE] * len(untils)
+            rest = records[~done]
+            done &= records[:, _STATUS] == 0  # a failed one has communicated nothing
+            if not done.all():
+                records, part = records[done], part[done]
+            found = [NONE] * len(untils)
+            if len(records):
+                found = self._collected(records, part, len(untils))
+            self._unread = [rest]  # only now: after a MemoryError, all is returned by the next call
+        return found
 
     def pending(self) -> Pending | None:
         """Return what is not finished, in any thread; None if Horovod cannot tell now."""
@@ -157,12 +160,18 @@ class Tap:
 
     def _read(self) -> Records:
         """Return all records that were not returned before."""
-        parts = [self._records]
         count = _READ
         while count == _READ:
-            count = self._library.horovod_tap_read(self._address, _READ)
-            parts.append(self._into[:count].copy())
-        return np.concatenate(parts)
+            into = np.zeros((_READ, len(_COLUMNS)), np.int64)
+            address = into.ctypes.data
+            self._unread.append(into)  # before reading: after a MemoryError it is still there
+            count = self._library.horovod_tap_read(address, _READ)
+            self._unread[-1] = into[:count]
+        records = np.concatenate(self._unread)
+        if not records[:, _FINISHED].all():  # rows of an array that was not cut to what was read
+            records = records[records[:, _FINISHED] > 0]
+        self._unread = [records]
+        return records
 
     def _collected(
         self, records: Records, part: npt.NDArray[np.int64], parts: int

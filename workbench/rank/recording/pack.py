@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import NamedTuple, TypeVar
 
@@ -183,11 +184,16 @@ class Packer:
             raise
 
     def _take(self, until: int) -> Collected:
-        return Collected.join(source.take(until) for source in self._sources)
+        found = [_with_memory(partial(source.take, until)) for source in self._sources]
+        return _with_memory(lambda: Collected.join(found))
 
     def _take_each(self, untils: list[int], handles: list[Sequence[int]]) -> list[Collected]:
-        found = [source.take_each(untils, handles) for source in self._sources]
-        return [Collected.join(some[part] for some in found) for part in range(len(untils))]
+        found = [
+            _with_memory(partial(source.take_each, untils, handles)) for source in self._sources
+        ]
+        return _with_memory(
+            lambda: [Collected.join(some[part] for some in found) for part in range(len(untils))]
+        )
 
     def _outside(self, cell: int | None, done: Collected) -> Iterator[tuple[Layout | None, bytes]]:
         """Yield records of the collectives that belong to no iteration, if there are any."""
