@@ -5,6 +5,8 @@ PYTHON ?= python3
 TORCH_VERSION ?= 2.13.0
 # Most tests wait for ranks half of their time: three processes keep two cores busy.
 TEST_PROCESSES ?= 3
+# The Python of the machine for which `make gpu-kit` collects wheels.
+GPU_PYTHON ?= 3.12
 # Of `make faults`: `make faults FAULTS='--seed 7 --faults 200 --where local'`.
 FAULTS ?= --faults 1000
 
@@ -39,11 +41,11 @@ FRONTEND := $(shell find labextension/src labextension/style labextension/script
 HOROVOD_BUILD := $(shell find workbench/horovod_build -name '*.py' -o -name '*.cc' -o -name '*.h')
 LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help demo lab test check lint docs bench faults fuzz soak truth audit dist matrix pictures clean
+.PHONY: help demo lab test check lint docs bench faults fuzz soak truth audit dist matrix pictures gpu-kit gpu-check cuda-build clean
 
 help:  ## say what there is
 	@echo "make TARGET, of:"
-	@sed -n -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' Makefile | expand -t 10
+	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' Makefile | expand -t 12
 	@echo "Variables: TORCH_VERSION=$(TORCH_VERSION) PYTHON=$(PYTHON) TEST_PROCESSES=$(TEST_PROCESSES) FAULTS='$(FAULTS)'"
 
 demo: $(STAMPS)/ready  ## set up, train on two ranks from a notebook, print what communication costs
@@ -105,6 +107,15 @@ pictures: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## take picture
 	@echo "==> browser tests, with pictures for people to judge (some minutes)"
 	@SCREENSHOTS="$(CURDIR)/build/pictures" $(BIN)/python -m pytest -q tests/browser
 	@echo "    build/pictures"
+
+gpu-kit: $(STAMPS)/dev  ## collect in build/gpu-kit what `make gpu-check` needs on a machine without network
+	@PYTHON=$(BIN)/python tests/gpu/make-kit build/gpu-kit $(GPU_PYTHON)
+
+cuda-build: $(STAMPS)/dev  ## start ranks with a PyTorch for CUDA, and check that they could use a GPU (downloads some GB)
+	@$(BIN)/python tests/gpu/cuda_build.py build/cuda
+
+gpu-check:  ## check this project on a GPU, without a network, with build/gpu-kit: 8 minutes; writes build/gpu-report
+	@PYTHON=$(PYTHON) tests/gpu/run build/gpu-kit
 
 dist: $(STAMPS)/frontend $(STAMPS)/dev  ## build the packages for notebooks and for VMs into dist/
 	@rm -rf dist
