@@ -134,6 +134,7 @@ def test_what_is_ordered_meanwhile_is_done_afterwards(cluster):
     assert quiet(cluster, "import torch\n" + TOTAL).values == {0: 2.0, 1: 2.0}
 
 
+@pytest.mark.soak
 def test_each_order_is_carried_out_once(cluster):
     """However often the connection drops while they are sent, no order is lost or repeated."""
     agent = cluster.agents[0]

@@ -40,6 +40,7 @@ def largest(panel, tmp_path_factory):
     return panel.card(f"file: {file.name}")
 
 
+@pytest.mark.soak
 @in_every_size
 def test_the_button_for_more_is_readable(panel, largest, pictures, theme, width):
     """The button that shows more of 256 GPUs."""

@@ -145,7 +145,7 @@ def test_a_late_rank_after_a_restart_that_failed(three, stopped_ranks, end):  # 
     assert quiet(three, ASK.replace("kept, ", "")).values == {0: 2.0, 1: 2.0}
 
 
-@pytest.mark.parametrize("replaced", ["0", "0-1"])
+@pytest.mark.parametrize("replaced", [in_soak("0"), "0-1"])
 def test_ranks_that_are_missing_are_not_worked_around(three, stopped_ranks, replaced):
     """After a replacement that was interrupted no cell runs on fewer ranks; one command cures."""
     agent = psutil.Process(three.ranks[0].pid).ppid()

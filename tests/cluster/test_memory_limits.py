@@ -4,6 +4,7 @@ import re
 
 import pytest
 from clusters import quiet, training
+from levels import in_soak
 from timers import FAR_S
 
 import workbench as wb
@@ -48,8 +49,17 @@ train(2)
 UNLIMITED = "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)"
 
 
-@pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 22], ids=["4 KB", "256 KB", "16 MB"])
-@pytest.mark.parametrize("extra", [1 << 20, 40 << 20])
+@pytest.mark.parametrize(
+    ("extra", "size"),
+    [
+        in_soak(1 << 20, 1 << 10),
+        in_soak(1 << 20, 1 << 16),
+        (1 << 20, 1 << 22),
+        (40 << 20, 1 << 10),
+        in_soak(40 << 20, 1 << 16),
+        in_soak(40 << 20, 1 << 22),
+    ],
+)
 def test_a_rank_without_memory_keeps_its_variables(clean_cluster, size, extra):
     """The ring is rebuilt, and the next cell can free what the rank has."""
     cluster = clean_cluster

@@ -52,6 +52,7 @@ def test_the_packages_of_the_notebook_are_missing(python):
     assert run(python, "-c", f"{IMPORTS}print({INSTALLED})") == "[]\n"
 
 
+@pytest.mark.soak
 def test_agent_and_rank_are_complete(python):
     """Each module of what runs on a VM can be imported there."""
     packages = ["agent", "rank", "wire", "resources", "doctor", "horovod_build"]

@@ -63,6 +63,7 @@ def test_a_host_key_that_is_not_known(machines, tmp_path):
 # what a host may say
 
 
+@pytest.mark.soak
 def test_a_working_directory_and_variables_of_a_host(machines, tmp_path):
     """Ranks have their host's directory and variables; modules in that directory are found."""
     (tmp_path / "beside.py").write_text("answer = 42\n")
