@@ -67,6 +67,14 @@ def test_a_debugger_finds_the_variables_of_the_last_error(cluster, source):
     assert quiet(cluster, find).values == {0: None, 1: None}
 
 
+@pytest.mark.parametrize("members", ["None", "'abc'", "property(lambda self: 1 / 0)"])
+def test_an_error_with_members_of_its_own(cluster, members):
+    """The next cell runs, whatever the attributes of the last error are."""
+    with pytest.raises(RanksFailed, match="Odd"):
+        quiet(cluster, f"class Odd(Exception): exceptions = {members}\nraise Odd()")
+    assert quiet(cluster, "1 + 1").values == {0: 2, 1: 2}
+
+
 def test_the_last_traceback_stays_the_same(cluster):
     """%tb shows it after other cells."""
     with pytest.raises(RanksFailed) as caught:
@@ -85,6 +93,7 @@ def test_a_gpu_without_memory(cluster):
         "import torch\n"
         "model = torch.nn.Linear(1 << 14, 1 << 13, bias=False)\n"  # half a GiB
         "model(torch.ones(1, 1 << 14)).sum().backward()\n"
+        "incomplete = torch.nn.Linear.__new__(torch.nn.Linear)\n"  # as while it is copied
         "raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB.')"
     )
     with pytest.raises(RanksFailed) as caught:
@@ -93,7 +102,7 @@ def test_a_gpu_without_memory(cluster):
     assert "Tried to allocate 20.00 GiB. This rank's tensors have" in message
     assert "0.50 GiB parameters, 0.50 GiB gradients, 0.00 GiB optimizer state" in message
     assert "largest_batch" in message
-    quiet(cluster, "del model", ranks="0")
+    quiet(cluster, "del model, incomplete", ranks="0")
 
 
 def test_the_workers_of_a_loader_that_failed_end_with_the_next_cell(cluster):

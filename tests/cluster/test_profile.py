@@ -174,7 +174,7 @@ def test_a_profile_that_needs_much_memory_ends_early(cluster):
     ended = cluster.profile(20)
     quiet(cluster, "train(300)")
     profile = ended.result(FAR_S)
-    quiet(cluster, f"{most}768_000_000")
+    quiet(cluster, f"{most}512_000_000")
     assert profile.seconds < 20
     lasted = [float(re.search(r"It ended after ([\d.]+) s", text)[1]) for text in profile.notes]
     assert lasted == pytest.approx([profile.seconds] * len(lasted), abs=0.5)

@@ -90,12 +90,16 @@ def test_a_task_that_is_not_interrupted_runs_once_and_to_its_end():
             time.sleep(0.002)
             ended.append(1)
 
-        def press():
+        ready = threading.Event()
+
+        def press(ready=ready):
+            ready.wait()
             time.sleep(seed.uniform(0, 0.001))
             interrupt()
 
+        thread = InThread(press)
         try:
-            thread = InThread(press)
+            ready.set()
             uninterrupted(task)
             thread.join()
             time.sleep(0.1)  # where the interrupt comes after the task

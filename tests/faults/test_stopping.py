@@ -107,8 +107,10 @@ def agent_killed_rank_stopped(box):
 
 def agent_stopped_while_stopping(box):
     with stopping(box) as cluster:
+        pids = [info.pid for info in cluster.ranks]
         os.kill(leader(AGENT), signal.SIGSTOP)
-        cluster.stop()
+        cluster.stop()  # which kills the agent
+        assert eventually(lambda: not any(map(alive, pids)))  # without their agent, by themselves
 
 
 def controller_stopped_while_stopping(box):

@@ -257,7 +257,7 @@ finish()
 activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
 with profile(activities=activities) as profiled:
     steps(10)
-waits = ("Synchronize", "aten::item", "aten::_local_scalar_dense", "cudaMemcpy", "cudaEventQuery")
+waits = ("Synchronize", "aten::item", "aten::_local_scalar_dense", "cudaMemcpy")
 calls = {}
 for one in profiled.events():
     if any(name in one.name for name in waits) and "Async" not in one.name:

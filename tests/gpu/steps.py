@@ -643,9 +643,14 @@ def neutrality(step: Step) -> None:
         found = {}
         for number, recording in enumerate((True, False, True, False)):
             one.recording = recording
+            before = len(one.timings)
             found[number, recording] = value(one, cells.NEUTRALITY, 60)
-            rows = len(one.timings)
-            print(f"--- recording {recording}: {found[number, recording]}, {rows} rows")
+            rows = len(one.timings) - before
+            step.check(
+                f"run {number + 1}: {'recorded' if recording else 'not recorded'}",
+                (rows > 0) == recording,
+                f"{rows} rows",
+            )
         first = found[0, True]
         for kind in first:
             results = {result[kind] for result in map(_as_plain, found.values())}
@@ -755,6 +760,8 @@ def collectives(step: Step) -> None:
         step.check("collectives against NCCL's kernels", None, "one GPU: NCCL starts no kernels")
         return
     with cluster(step, n=2) as two:
+        for name, right in value(two, cells.COLLECTIVES).items():
+            step.check(f"two ranks: values of {name}", right)
         width, depth, batch = (2048, 8, 512) if step.gpu else (64, 2, 32)
         source = cells.TRAIN_MLP.format(width=width, depth=depth, batch=batch, iterations=40)
         future = two.profile(iterations=8)

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from workbench.rank.recording import collectives as collectives_module
 from workbench.rank.recording.collectives import NONE, Collected, Operation, Reported
 from workbench.rank.recording.durations import merge, overlap
 from workbench.rank.recording.iteration import RecordedIteration, StepRecord
@@ -60,6 +61,40 @@ def test_a_collective_that_had_ended_before_its_iteration():
     ((_, packed),) = Packer([reported], 2, lambda: 0)([RecordedIteration(1, 0, [step])])
     record = IterationRecord.unpack(packed)
     assert (record.communication_ns, record.overlapped_ns, record.tensors) == (0, 0, 1)
+
+
+class LittleMemory(Reported):
+    """Has too little memory for its first results, as while a cell uses all of it."""
+
+    def __init__(self, failures):
+        super().__init__()
+        self.failures = failures
+
+    def take_each(self, untils, handles):
+        if self.failures:
+            self.failures -= 1
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(collectives_module.np, "array", self.fail)
+                super().take_each(untils, handles)
+        return super().take_each(untils, handles)
+
+    def fail(self, *_):
+        raise MemoryError
+
+
+def test_collectives_wait_for_memory():
+    """They are returned once, when there is memory again."""
+    reported = LittleMemory(3)
+    reported.add(Operation("a", 4, 1), 2100, 2200)
+    reported.add(Operation("later", 4, 1), 2900, 9000)
+    step = StepRecord(2000, 3000, [0] * Phase.GAP, 0, [(2000, 2900)], [])
+    pack = Packer([reported], 2, lambda: 0)
+    packed = [record for _, record in pack([RecordedIteration(1, 0, [step])])]
+    assert [IterationRecord.unpack(record).tensors for record in packed] == [1]
+    assert reported.failures == 0
+    assert pack.failed == 0
+    assert [one.name for one in reported.take(10_000).operations] == ["later"]
+    assert reported.take(10_000) is NONE
 
 
 class Given:

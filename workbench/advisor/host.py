@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from workbench.advisor.evidence import Evidence
 from workbench.advisor.late import COMPUTE_RULES
 from workbench.advisor.sampled import sampled_lines
+from workbench.advisor.training import calibration_of
 from workbench.timings.store import Rows, has_flag, phases_unseen
 from workbench.timings.verdict import Cause
 from workbench.wire import Flag
@@ -47,7 +48,7 @@ def copies(evidence: Evidence) -> Iterator[Cause]:
     if not spent > 0:
         return
     text = f"copies from host to device take {spent / 1e3:.2f} ms per iteration"
-    fabric = evidence.fabric
+    fabric = calibration_of(evidence.training)  # also of a single rank, which has no collectives
     rates = [] if fabric is None else [one["PCIe"] for one in fabric.devices.values()
                                        if "PCIe" in one]  # fmt: skip
     measure = "" if rates else "the rate of such copies, with %fabric calibrate"

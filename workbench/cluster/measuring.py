@@ -208,7 +208,7 @@ class Measurements(Execution):
         seconds
             How long, at most a minute: seconds, or such as ``"5s"``, which is the default without
             `iterations`. A profile also ends with its cell, and when a rank's memory has grown by
-            768 MB, or by an eighth of what its VM has free; `Profile.notes` then says so.
+            512 MB, or those of its VM by a quarter of what that has free; `Profile.notes` says so.
         iterations
             Most iterations.
 

@@ -29,7 +29,7 @@ MOST_S = 60.0
 """Longest profile."""
 _GRACE_S = 60.0
 """How much longer than the profile its last iteration and its traces may take."""
-_AFTER_CELL_S = 20.0
+_AFTER_CELL_S = 60.0
 """How long a trace may take after the end of its cell."""
 _RECORDS_S = 10.0
 _TIMEOUT_S = 30.0

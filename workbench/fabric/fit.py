@@ -105,7 +105,7 @@ class FittedFabric:
     def caveat(self) -> str:
         """Why predictions are not used, or may be off, or an empty string."""
         if self.n == 1:
-            return "a single rank has no collectives: only copies were measured"
+            return "a single rank has no collectives: only copies were measured."
         if math.isinf(self.busbw_gbps):
             return f"{_NO_BANDWIDTH}, as the times of these do not grow with the size"
         if not self.reliable:

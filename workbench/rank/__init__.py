@@ -3,7 +3,8 @@
 - `engine`: handles the kernel's requests until the process ends
 - `session`: the functions that the kernel calls by `calls`; creates everything else
 - `cell`: runs a cell; `interrupts`: interrupts its code; `process_state`: restores settings
-  afterwards; `tracebacks` and `traceback_frames`: format its error
+  afterwards; `tracebacks` and `traceback_frames`: format its error; `gpu_errors`: explains those
+  of CUDA and NCCL
 - `output`, `descriptors` and `console_bars`: capture its output; `window`: makes it wait while
   the kernel is behind; `pager`: prints what IPython would page
 - `prompts`: input() and what else asks the user; `debugger`: breakpoint()

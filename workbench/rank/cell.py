@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import bdb
+import builtins
 import contextlib
 import os
 import pickle
@@ -135,7 +136,9 @@ def _described(shell: Any, error: BaseException) -> RankError:
 
 
 _POST_MORTEM = re.compile(
-    r"%debug\b|\bpm\(|post_mortem|\blast_(value|traceback|exc)\b|__traceback__"
+    r"%debug\b|^\s*debug\b|line_magic\(.debug|\bpm\(|post_mortem"
+    r"|\blast_(value|traceback|exc)\b|__traceback__",
+    re.MULTILINE,
 )
 """What in a cell needs the variables of the functions that the last error has left."""
 
@@ -155,7 +158,9 @@ def _free_last_frames(source: str) -> None:
             continue
         seen.add(id(one))
         traceback.clear_frames(one.__traceback__)
-        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, getattr(builtins, "BaseExceptionGroup", ())):
+            waiting += getattr(one, "exceptions", ())
 
 
 _NO_MEMORY = re.compile(r"MemoryError|bad_alloc|allocate memory|start new thread")

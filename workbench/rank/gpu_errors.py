@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 from collections.abc import Iterable
@@ -16,8 +17,9 @@ _CURE = (
 )
 _SHARED_GPU = "Duplicate GPU detected"
 _ONE_GPU_EACH = (
-    "NCCL refuses two ranks on one GPU (Duplicate GPU detected). Start one rank per GPU, divide "
-    "the GPU into MIG devices, or use Gloo for a trial: dist.init_process_group('gloo')"
+    "NCCL refuses two ranks on one GPU (Duplicate GPU detected). Use the variable `device` of each "
+    "rank instead of a fixed cuda:0. With fewer GPUs than ranks, start one rank per GPU, divide a "
+    "GPU into MIG devices, or try Gloo: --backend ddp and dist.init_process_group('gloo')"
 )
 _GIB = 1 << 30
 _NAMED = re.compile(r"\bGPU (\d+)")
@@ -47,10 +49,13 @@ def held(device: torch.device) -> Held:
     parameters: list[torch.Tensor] = []
     states: list[torch.Tensor] = []
     for thing in gc.get_objects():
-        if issubclass(type(thing), torch.nn.Module):
-            parameters += [*thing.parameters(), *thing.buffers()]
-        elif issubclass(type(thing), torch.optim.Optimizer):
-            states += [one for state in thing.state.values() for one in _tensors(state.values())]
+        with contextlib.suppress(Exception):  # one that is not complete
+            if issubclass(type(thing), torch.nn.Module):
+                parameters += [*thing.parameters(), *thing.buffers()]
+            elif issubclass(type(thing), torch.optim.Optimizer):
+                states += [
+                    one for state in thing.state.values() for one in _tensors(state.values())
+                ]
     gradients = [one.grad for one in parameters if one.grad is not None]
     seen: set[int] = set()
     return Held(*(_bytes(group, device, seen) for group in (parameters, gradients, states)))
@@ -64,7 +69,10 @@ def explained(error: BaseException, message: str) -> str:
     differs between ranks; this one does not, so it is shown once.
     """
     if isinstance(error, torch.cuda.OutOfMemoryError):
-        return f"{message} {_holders(message)} {_CURE}"
+        holders = ""
+        with contextlib.suppress(Exception):  # the error itself must be shown
+            holders = f" {_holders(message)}"
+        return f"{message}{holders} {_CURE}"
     return _ONE_GPU_EACH if _SHARED_GPU in message else message
 
 
@@ -87,7 +95,8 @@ def _tensors(values: Iterable[object]) -> Iterable[torch.Tensor]:
 
 def _bytes(tensors: Iterable[torch.Tensor], device: torch.device, seen: set[int]) -> int:
     total = 0
-    for tensor in tensors:
+    for whole in tensors:
+        tensor = getattr(whole, "_local_tensor", whole)  # of a DTensor, this rank's part
         if tensor.device.type != device.type or (tensor.device.index or 0) != (device.index or 0):
             continue
         storage = tensor.untyped_storage()

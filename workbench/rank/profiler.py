@@ -26,10 +26,11 @@ from workbench.wire.profile_messages import ProfileEnded, ProfileRequest, Profil
 from workbench.wire.transfer_messages import Chunk, DropTransfer, GetChunk
 from workbench.wire.values import Payload
 
-MOST_MEMORY_BYTES = 768_000_000
+MOST_MEMORY_BYTES = 512_000_000
 """A profile ends when the rank's memory has grown by this, with CUPTI's buffers on a GPU; earlier
-if the VM has less than eight times as much. A small model on a CPU needs 0.2 GB per second."""
-_SHARE = 8
+if the ranks of the VM together need a quarter of what it has free. A small model on a CPU needs
+0.2 GB per second, whose trace has 13 MB."""
+_SHARE = 4
 MOST_BYTES = 128_000_000
 """Most bytes of a compressed trace."""
 _WARM_UP = 2
@@ -163,7 +164,7 @@ class Profiler:
         self._cell, self._first = records.cell, records.iterations
         self._memory_bytes = _memory_bytes()
         available = psutil.virtual_memory().available
-        self._most_memory_bytes = min(MOST_MEMORY_BYTES, available // _SHARE)
+        self._most_memory_bytes = min(MOST_MEMORY_BYTES, available // (_SHARE * _ranks_here()))
         self._recorder.profiling = True
         self._send(ProfileStarted(request.profile, records.cell))
         self._start(request)
@@ -298,6 +299,12 @@ class Profiler:
 
 def _nothing(profile: int, cell: int, note: str) -> ProfileEnded:
     return ProfileEnded(profile, cell, 0, 0, 0, 0, 0, (), note)
+
+
+def _ranks_here() -> int:
+    """Return how many ranks this VM has; 1 if that is unknown."""
+    known = (os.environ.get(name) for name in ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE"))
+    return max(1, *(int(text) for text in known if text and text.isdecimal()), 1)
 
 
 def _memory_bytes() -> int:

@@ -151,7 +151,11 @@ def _ranks() -> Sequence[RankInfo]:
 
 def _calibrated(fabric: FittedFabric | None) -> str:
     """Return the result of the calibration in one line; empty if there is none."""
-    return "" if fabric is None else " ".join([fabric.sentences[0], fabric.caveat]).strip()
+    if fabric is None:
+        return ""
+    if fabric.n == 1:
+        return " ".join(fabric.sentences)
+    return " ".join([fabric.sentences[0], fabric.caveat]).strip()
 
 
 def describe(cluster: Cluster | None) -> dict[str, Any] | None:

@@ -36,6 +36,11 @@ class SocketThread:
         self._thread.start()
 
     @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called."""
+        return self._closing.is_set()
+
+    @property
     def is_own_thread(self) -> bool:
         """Whether the caller is the thread that uses the socket."""
         return threading.current_thread() is self._thread

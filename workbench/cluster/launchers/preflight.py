@@ -242,8 +242,8 @@ def too_few_gpus(vms: Vms) -> Iterable[Case]:
             yield Case(
                 f"{slots} ranks on {count(gpus, 'GPU')}: for NCCL, each rank needs its own",
                 agent.name,
-                cure=f"start {count(gpus, 'rank')} there, divide the GPU into MIG devices, or use "
-                "Gloo for a trial: dist.init_process_group('gloo') in a cell",
+                cure=f"start {count(gpus, 'rank')} there, divide the GPU into MIG devices, or try "
+                "Gloo: --backend ddp, and dist.init_process_group('gloo') in a cell",
             )
 
 

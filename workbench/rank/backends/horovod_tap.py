@@ -81,6 +81,9 @@ class Tap:
         library.horovod_tap_enable.argtypes = [ctypes.c_int64]
         self._library = library
         self._members = members
+        self._into = np.zeros((_READ, len(_COLUMNS)), np.int64)
+        """Where records are read; rows with a time at which they finished are not in `_unread`."""
+        self._address = self._into.ctypes.data
         self._unread: list[Records] = []
         """What was read and not returned yet."""
         self._reading = threading.Lock()
@@ -159,17 +162,19 @@ class Tap:
             size = 2 * needed
 
     def _read(self) -> Records:
-        """Return all records that were not returned before."""
+        """Return all records that were not returned before, also by a call that has failed."""
+        finished = self._into[:, _FINISHED]
         count = _READ
         while count == _READ:
-            into = np.zeros((_READ, len(_COLUMNS)), np.int64)
-            address = into.ctypes.data
-            self._unread.append(into)  # before reading: after a MemoryError it is still there
-            count = self._library.horovod_tap_read(address, _READ)
-            self._unread[-1] = into[:count]
-        records = np.concatenate(self._unread)
-        if not records[:, _FINISHED].all():  # rows of an array that was not cut to what was read
-            records = records[records[:, _FINISHED] > 0]
+            if not finished[0]:
+                self._library.horovod_tap_read(self._address, _READ)
+            count = int(np.count_nonzero(finished))
+            if count:
+                rows = self._into[:count]
+                clear = rows.fill
+                self._unread.append(rows.copy())
+                clear(0)
+        records = np.concatenate(self._unread) if self._unread else self._into[:0].copy()
         self._unread = [records]
         return records
 

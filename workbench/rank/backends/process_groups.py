@@ -12,7 +12,7 @@ import inspect
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from ipaddress import ip_address
@@ -34,8 +34,6 @@ FORM_S = 30.0
 _init, _destroy = distributed_c10d.init_process_group, distributed_c10d.destroy_process_group
 _new_helper = distributed_c10d._new_process_group_helper
 _SIGNATURE = inspect.signature(_init)
-_OWN_REFERENCES = 3
-"""To a group that nothing uses: of a list, of a variable, and of the call that counts them."""
 _WITH_OPTIONS = ("pg_options", "device_id", "_ranks")
 
 
@@ -223,7 +221,7 @@ class ProcessGroups:
         else:
             _destroy(group)
             if isinstance(group, dist.ProcessGroup):
-                self._ended = (*self._ended, group)
+                self._ended = (*_used(self._ended), group)
 
     def move_models(self) -> None:
         """Let what uses earlier groups use those formed instead; DDP models at least the default.
@@ -285,9 +283,7 @@ class ProcessGroups:
         groups, self._ready = list(distributed_c10d._world.pg_names), None
         unfinished = bool(flight_recorder.unfinished())
         _destroy()
-        self._ended = tuple(
-            group for group in groups if unfinished or sys.getrefcount(group) > _OWN_REFERENCES
-        )
+        self._ended = tuple(groups) if unfinished else _used(groups)
         flight_recorder.forget()
         torch_waits.forget()
 
@@ -296,6 +292,12 @@ class ProcessGroups:
             return _new_helper(*args, **options)
         with self.sockets.grows():
             return _new_helper(*args, **options)
+
+
+def _used(groups: Sequence[Any]) -> tuple[Any, ...]:
+    """Return those of some groups to which something else refers."""
+    (own,) = [sys.getrefcount(one) for one in [object()]]
+    return tuple([one for one in groups if sys.getrefcount(one) > own])
 
 
 @contextmanager

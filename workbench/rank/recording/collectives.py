@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -113,16 +114,24 @@ class Reported:
 
     def take_each(self, untils: Sequence[int], _: Sequence[Sequence[int]]) -> list[Collected]:
         """Return for each moment what `take` returns."""
-        return [self.take(until) for until in untils]
+        if not self._finished:
+            return [NONE] * len(untils)
+        every = list(self._finished)
+        parts: list[list[tuple[Operation, int, int]]] = [[] for _ in range(len(untils) + 1)]
+        for one in every:
+            parts[bisect_left(untils, one[2])].append(one)
+        found = [_collected(part) for part in parts[:-1]]
+        # removed only now: after a MemoryError, the next call returns them
+        for _place in every:
+            popped = self._pop()
+            if popped is None or popped is every[-1]:  # `add` may have discarded some
+                break
+        self._finished.extendleft(reversed(parts[-1]))
+        return found
 
     def take(self, until: int) -> Collected:
         """Return those that finished up to a moment and were not returned before."""
-        if not self._finished:
-            return NONE
-        # `add` may discard some meanwhile
-        all_ = [found for _ in range(len(self._finished)) if (found := self._pop())]
-        self._finished.extendleft(reversed([one for one in all_ if one[2] > until]))
-        return _collected([one for one in all_ if one[2] <= until])
+        return self.take_each([until], ())[0]
 
     def _pop(self) -> tuple[Operation, int, int] | None:
         try:

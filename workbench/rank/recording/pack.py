@@ -107,6 +107,8 @@ class Packer:
         Returns how many records this rank has dropped.
     cpu_ns
         Returns the CPU time of the backend's threads so far; 0 if unknown.
+    closing
+        Returns whether nothing is sent any more, so that waiting for memory is useless.
 
     Attributes
     ----------
@@ -120,8 +122,10 @@ class Packer:
         world_size: int,
         dropped: Callable[[], int],
         cpu_ns: Callable[[], int] = lambda: 0,
+        closing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cpu_ns = cpu_ns
+        self._closing = closing
         self._sources = sources
         self._world_size = world_size
         self._dropped = dropped
@@ -158,7 +162,7 @@ class Packer:
         """Yield the records of iterations, without those that cannot be packed."""
         lost, good = self._lost, []
         try:
-            packed = _with_memory(lambda: self._pack_all(cell, items, done))
+            packed = self._pack_all(cell, lambda: [_window(item) for item in items], done)
         except Exception:  # noqa: BLE001 - a bad one must not lose the others
             for item, own in zip(items, done, strict=True):
                 try:
@@ -175,23 +179,44 @@ class Packer:
             yield from self._packed(cell, [window], [own])
 
     def _pack_all(
-        self, cell: int, items: list[RecordedIteration], done: list[Collected]
+        self, cell: int, windows: Callable[[], list[_Window]], done: list[Collected]
     ) -> list[tuple[Layout | None, bytes]]:
-        try:
-            return list(self._packed(cell, [_window(item) for item in items], done))
-        except BaseException:
-            self.forget_layouts()  # some may be new, and were not sent
-            raise
+        def attempt() -> list[tuple[Layout | None, bytes]]:
+            try:
+                return list(self._packed(cell, windows(), done))
+            except BaseException:
+                self.forget_layouts()  # some may be new, and were not sent
+                raise
+
+        return self._with_memory(attempt)
+
+    def _with_memory(self, make: Callable[[], T]) -> T:
+        """Return the result of a function, called again while a cell leaves it no memory.
+
+        Raises
+        ------
+        MemoryError
+            There was none for `_NO_MEMORY_S` seconds.
+        """
+        until = time.monotonic() + _NO_MEMORY_S
+        while True:
+            try:
+                return make()
+            except MemoryError:
+                if time.monotonic() > until or self._closing():
+                    raise
+            time.sleep(_RETRY_S)
 
     def _take(self, until: int) -> Collected:
-        found = [_with_memory(partial(source.take, until)) for source in self._sources]
-        return _with_memory(lambda: Collected.join(found))
+        found = [self._with_memory(partial(source.take, until)) for source in self._sources]
+        return self._with_memory(lambda: Collected.join(found))
 
     def _take_each(self, untils: list[int], handles: list[Sequence[int]]) -> list[Collected]:
         found = [
-            _with_memory(partial(source.take_each, untils, handles)) for source in self._sources
+            self._with_memory(partial(source.take_each, untils, handles))
+            for source in self._sources
         ]
-        return _with_memory(
+        return self._with_memory(
             lambda: [Collected.join(some[part] for some in found) for part in range(len(untils))]
         )
 
@@ -206,7 +231,7 @@ class Packer:
             start, end = int(some.times[0].min()), int(some.times[-1].max())
             flags = int(Flag.OUTSIDE)
             window = _Window(0, start, end - start, [0] * Phase.GAP, flags, [])
-            yield from self._packed(cell, [window], [some])
+            yield from self._pack_all(cell, lambda w=window: [w], [some])  # type: ignore[misc]
 
     def _packed(
         self, cell: int, windows: list[_Window], done: list[Collected]
@@ -307,24 +332,6 @@ class Packer:
                 windows, orders, lasting, strict=True
             )
         ]
-
-
-def _with_memory(make: Callable[[], T]) -> T:
-    """Return the result of a function, called again while a cell leaves it no memory.
-
-    Raises
-    ------
-    MemoryError
-        There was none for `_NO_MEMORY_S` seconds.
-    """
-    until = time.monotonic() + _NO_MEMORY_S
-    while True:
-        try:
-            return make()
-        except MemoryError:
-            if time.monotonic() > until:
-                raise
-        time.sleep(_RETRY_S)
 
 
 def _handles(steps: list[StepRecord]) -> Sequence[int]:

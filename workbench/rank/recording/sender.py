@@ -61,7 +61,10 @@ class RecordChannel:
         self._sent = (0, 0)
         self._dropped = 0
         self._outbox = Outbox(address, delay_s=DELAY_S, name="timings")
-        self._packer = Packer(sources, world_size, lambda: self._dropped, cpu_ns)
+        self._packer = Packer(
+            sources, world_size, lambda: self._dropped, cpu_ns, lambda: self._outbox.is_closing
+        )
+        self._packing: Sequence[Recorded] = ()
 
     @property
     def dropped(self) -> int:
@@ -91,7 +94,8 @@ class RecordChannel:
 
     def records(self, cell: int) -> int:
         """Return how many records of a cell were sent, or will be when a GPU has finished them."""
-        waiting = [item for item in list(self._waiting) if isinstance(item, RecordedIteration)]
+        unsent = (*self._packing, *self._waiting)
+        waiting = [item for item in unsent if isinstance(item, RecordedIteration)]
         latest, sent = self._sent
         return sent * (latest == cell) + sum(item.cell == cell for item in waiting)
 
@@ -133,7 +137,9 @@ class RecordChannel:
         messages: list[Message] = []
         records: list[bytes] = []
         for items in self._runs():
+            self._packing = items
             packed = self._pack(items)
+            self._packing = ()
             for layout, record in packed:
                 if layout is not None:
                     # numbers are reused: the records so far may refer to the previous layout
