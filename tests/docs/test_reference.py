@@ -178,7 +178,8 @@ def test_a_record_is_a_table_of_its_fields():
 
 @pytest.fixture(scope="module")
 def recorded(cluster, tmp_path_factory):
-    """The run of two ranks that have trained, and an evidence bundle of them."""
+    """The run of two ranks that were calibrated and have trained, and their evidence bundle."""
+    cluster.calibrate(seconds=1, show_progress=False)
     cluster.run(MODEL + PLAIN)
     with pytest.raises(wb.RanksFailed):
         cluster.run("if rank == 1: raise ValueError('for the bundle')")
