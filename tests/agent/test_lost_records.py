@@ -1,5 +1,6 @@
 """Records that are lost between a rank and the kernel are counted, and the cell says so."""
 
+import contextlib
 import os
 import signal
 
@@ -18,8 +19,12 @@ from workbench.wire.rank_messages import Records
 
 def streams(cluster):
     """The processes that merge the records of the VM's ranks."""
-    agent = psutil.Process(cluster.agents[0].hello.pid)
-    return [child for child in agent.children() if child.name() == NAME]
+    found = []
+    for child in psutil.Process(cluster.agents[0].hello.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends meanwhile
+            if child.name() == NAME:
+                found.append(child)
+    return found
 
 
 def test_records_inside_a_stream_that_is_killed():
