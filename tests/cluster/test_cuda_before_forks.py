@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from clusters import quiet
 from combinations import BACKENDS, parametrize
+from import_hooks import after_import
 
 import workbench as wb
 from workbench.cluster import warm
 from workbench.hosts import parse_hosts
 
 HOOK = """
-import importlib.util, os, sys, traceback
+import os, sys, traceback
 
 NAMES = {{
     "is_available", "device_count", "init", "_lazy_init", "current_device", "set_device",
@@ -39,28 +40,22 @@ def guarded(name, function):
         return function(*arguments, **options)
     return call
 
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch.cuda":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-        def exec_module(module):
-            run(module)
-            for name in NAMES & vars(module).keys():
-                setattr(module, name, guarded(name, getattr(module, name)))
-            native = sys.modules["torch._C"]
-            for name in [name for name in vars(native) if name.startswith("_cuda_")]:
-                if callable(function := getattr(native, name)):
-                    setattr(native, name, guarded(name, function))
-            with open({path!r} + ".guarded", "a") as file:
-                file.write(str(os.getpid()) + "\\n")
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Finder())
+def change(module):
+    for name in NAMES & vars(module).keys():
+        setattr(module, name, guarded(name, getattr(module, name)))
+    native = sys.modules["torch._C"]
+    for name in [name for name in vars(native) if name.startswith("_cuda_")]:
+        if callable(function := getattr(native, name)):
+            setattr(native, name, guarded(name, function))
+    with open({path!r} + ".guarded", "a") as file:
+        file.write(str(os.getpid()) + "\\n")
 """
+
+
+def forbid_cuda(folder, calls):
+    """Have Python processes with `folder` in PYTHONPATH write forbidden calls to a file."""
+    hook = after_import("torch.cuda", HOOK.format(path=str(calls)))
+    (folder / "sitecustomize.py").write_text(hook)
 
 
 def pytest_generate_tests(metafunc):
@@ -77,7 +72,7 @@ def case(request):
 def test_no_process_that_forks_touches_cuda(case, tmp_path):
     """Clusters start, train and replace a rank without it."""
     calls = tmp_path / "calls"
-    (tmp_path / "sitecustomize.py").write_text(HOOK.format(path=str(calls)))
+    forbid_cuda(tmp_path, calls)
     before = case.backend.environment["PYTHONPATH"]
     path = os.pathsep.join(filter(None, [str(tmp_path), before]))
     environment = {**case.backend.environment, "PYTHONPATH": path}
@@ -107,7 +102,7 @@ def test_no_process_that_forks_touches_cuda(case, tmp_path):
 def test_the_warm_process_does_not_touch_cuda(backend, tmp_path, monkeypatch):
     """It forks agents, and loads later what their ranks need."""
     calls = tmp_path / "calls"
-    (tmp_path / "sitecustomize.py").write_text(HOOK.format(path=str(calls)))
+    forbid_cuda(tmp_path, calls)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with wb.Cluster(n=1, backend=backend):
         process = warm.pid()

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from import_hooks import after_import
 from timers import eventually
 
 from workbench.testbed import vms, why_not
@@ -15,7 +16,7 @@ from .box import HOOK, Box, ours
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hook")
-    (folder / "sitecustomize.py").write_text(HOOK)
+    (folder / "sitecustomize.py").write_text(after_import("workbench.rank.session", HOOK))
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), before]))
     found = Box(folder)

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 from disks import fill, small_disk
+from import_hooks import after_import
 from timers import eventually, later, when
 
 from workbench.cluster import warm
@@ -167,7 +168,7 @@ def full_disk_while_starting(box, tmp_path, monkeypatch):
 
 
 THIEF = """
-import importlib.util, socket, sys
+import socket
 
 taken = []
 
@@ -181,24 +182,12 @@ def steal(controller):
         except OSError:
             pass  # reserved
 
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "ipyparallel.controller.app":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-        def exec_module(module):
-            run(module)
-            usual = module.IPController.init_schedulers
-            def init_schedulers(controller):  # ports are chosen, and none of these is bound
-                steal(controller)
-                usual(controller)
-            module.IPController.init_schedulers = init_schedulers
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Finder())
+def change(module):
+    usual = module.IPController.init_schedulers
+    def init_schedulers(controller):  # ports are chosen, and none of these is bound
+        steal(controller)
+        usual(controller)
+    module.IPController.init_schedulers = init_schedulers
 """
 """Takes ports of the controller, as another process can be given them."""
 
@@ -208,7 +197,8 @@ def thief(tmp_path, monkeypatch):
     """Have a port of the controller taken while it starts, even if it is reserved."""
 
     def steal(*, reserved):
-        (tmp_path / "sitecustomize.py").write_text(THIEF % reserved)
+        hook = after_import("ipyparallel.controller.app", THIEF % reserved)
+        (tmp_path / "sitecustomize.py").write_text(hook)
         path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
         monkeypatch.setenv("PYTHONPATH", path)
 

@@ -91,6 +91,20 @@ def train(model, optimizer, batches, marks=None, amp=False):
     finish()
     return float(loss.detach())
 
+def captured(once, optimizer):
+    """Run an iteration some times on another stream, and capture it in a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            once()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        once()
+    return graph
+
 def loader(count, batch, *shape):
     generator = torch.Generator().manual_seed(rank)
     inputs = torch.randn(count * batch, *shape, generator=generator)
@@ -180,15 +194,7 @@ def graphed_parameters():
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        once()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    optimizer.zero_grad(set_to_none=True)
-    with torch.cuda.graph(graph):
-        once()
+    graph = captured(once, optimizer)
     for _ in range(10):
         graph.replay()
     finish()
@@ -496,16 +502,7 @@ def once():
     optimizer.zero_grad(set_to_none=True)
     F.cross_entropy(model(still), torch.zeros(64, dtype=torch.long, device=device)).backward()
     optimizer.step()
-side = torch.cuda.Stream()
-side.wait_stream(torch.cuda.current_stream())
-with torch.cuda.stream(side):
-    for _ in range(3):
-        once()
-torch.cuda.current_stream().wait_stream(side)
-graph = torch.cuda.CUDAGraph()
-optimizer.zero_grad(set_to_none=True)
-with torch.cuda.graph(graph):
-    once()
+graph = captured(once, optimizer)
 before = model[0].weight.detach().clone()
 for _ in range(10):
     graph.replay()

@@ -279,13 +279,16 @@ def _calibrated(
 
     fabric = calibration.measure(run, cluster.n, seconds, show)
     vm_of = {str(info.rank): info.vm for info in cluster.ranks}
-    by_vm: list[dict[str, Mapping[str, float]]] = [{}, {}]
-    for of_vm, of_rank in zip(by_vm, (fabric.devices, fabric.device_spreads), strict=True):
-        for rank, copies in of_rank.items():
-            of_vm.setdefault(vm_of.get(rank, rank), copies)
+
+    def by_vm(by_rank: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+        first: dict[str, Mapping[str, float]] = {}
+        for rank, copies in by_rank.items():
+            first.setdefault(vm_of.get(rank, rank), copies)
+        return first
+
     fabric = replace(
         fabric, context=_context(cluster), measured_at=time.time(),
-        devices=by_vm[0], device_spreads=by_vm[1],
+        devices=by_vm(fabric.devices), device_spreads=by_vm(fabric.device_spreads),
     )  # fmt: skip
     where = ""
     try:

@@ -94,8 +94,8 @@ _COPIES = """
 def _workbench_copies():
     import math, time, torch
     on = torch.device(device)
-    def seconds(copy, count):
-        if on.type != "cuda":
+    def seconds(copy, count, on_gpu):
+        if not on_gpu:
             began = time.perf_counter()
             for _ in range(count):
                 copy()
@@ -109,25 +109,23 @@ def _workbench_copies():
         return begin.elapsed_time(end) / 1e3
     def rates(target, source, factor):
         copy = lambda: target.copy_(source, non_blocking=True)
-        seconds(copy, 2)
-        count = max(1, math.ceil({run_s} / seconds(copy, 1)))
-        return [factor * source.nbytes * count / seconds(copy, count) / 1e9 for _ in range({runs})]
+        on_gpu = target.is_cuda or source.is_cuda
+        seconds(copy, 2, on_gpu)
+        count = max(1, math.ceil({run_s} / seconds(copy, 1, on_gpu)))
+        moved = factor * source.nbytes * count
+        return [moved / seconds(copy, count, on_gpu) / 1e9 for _ in range({runs})]
     def memory(where, size):
         source = torch.zeros(size // 4, device=where)
         return rates(torch.empty_like(source), source, 2)
-    if on.type != "cuda":
-        return {{"host memory": memory(on, {host_bytes})}}
-    on_host = torch.zeros({pinned_bytes} // 4, pin_memory=True)
-    free, _ = torch.cuda.mem_get_info(on)
-    there = torch.zeros(min({pinned_bytes}, free // 8) // 4, device=on)
-    on_host = on_host[:len(there)]
-    found = {{
-        "GPU memory": memory(on, min({gpu_bytes}, free // 8)),
-        "PCIe": rates(there, on_host, 1),
-        "device to host": rates(on_host, there, 1),
-    }}
-    on = torch.device("cpu")
-    return {{"host memory": memory(on, {host_bytes}), **found}}
+    found = {{"host memory": memory("cpu", {host_bytes})}}
+    if on.type == "cuda":
+        most = torch.cuda.mem_get_info(on)[0] // 8
+        found["GPU memory"] = memory(on, min({gpu_bytes}, most))
+        there = torch.zeros(min({pinned_bytes}, most) // 4, device=on)
+        here = torch.zeros(len(there), pin_memory=True)
+        found["PCIe"] = rates(there, here, 1)
+        found["device to host"] = rates(here, there, 1)
+    return found
 """
 _RUN_S = 0.01
 _RUNS = 9

@@ -153,14 +153,14 @@ def _free_last_frames(source: str) -> None:
     seen: set[int] = set()
     waiting: list[BaseException | None] = [getattr(sys, "last_value", None)]
     while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+        error = waiting.pop()
+        if error is None or id(error) in seen:
             continue
-        seen.add(id(one))
-        traceback.clear_frames(one.__traceback__)
-        waiting += [one.__cause__, one.__context__]
-        if isinstance(one, getattr(builtins, "BaseExceptionGroup", ())):
-            waiting += getattr(one, "exceptions", ())
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        waiting += [error.__cause__, error.__context__]
+        if isinstance(error, getattr(builtins, "BaseExceptionGroup", ())):
+            waiting += getattr(error, "exceptions", ())
 
 
 _NO_MEMORY = re.compile(r"MemoryError|bad_alloc|allocate memory|start new thread")

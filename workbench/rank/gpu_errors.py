@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-_CURE = (
+_ADVICE = (
     "When the next cell starts, the tensors of this one's functions are freed. To need less: a "
     "smaller batch (workbench.fabric.largest_batch finds the largest that fits), mixed precision "
     "(torch.autocast), or gradients accumulated over several small batches."
@@ -54,9 +54,9 @@ def held(device: torch.device) -> Held:
                 parameters += [*thing.parameters(), *thing.buffers()]
             elif issubclass(type(thing), torch.optim.Optimizer):
                 states += [
-                    one for state in thing.state.values() for one in _tensors(state.values())
+                    tensor for state in thing.state.values() for tensor in _tensors(state.values())
                 ]
-    gradients = [one.grad for one in parameters if one.grad is not None]
+    gradients = [tensor.grad for tensor in parameters if tensor.grad is not None]
     seen: set[int] = set()
     return Held(*(_bytes(group, device, seen) for group in (parameters, gradients, states)))
 
@@ -72,7 +72,7 @@ def explained(error: BaseException, message: str) -> str:
         holders = ""
         with contextlib.suppress(Exception):  # the error itself must be shown
             holders = f" {_holders(message)}"
-        return f"{message}{holders} {_CURE}"
+        return f"{message}{holders} {_ADVICE}"
     return _ONE_GPU_EACH if _SHARED_GPU in message else message
 
 
@@ -90,7 +90,7 @@ def _holders(message: str) -> str:
 
 
 def _tensors(values: Iterable[object]) -> Iterable[torch.Tensor]:
-    return (one for one in values if isinstance(one, torch.Tensor))
+    return (value for value in values if isinstance(value, torch.Tensor))
 
 
 def _bytes(tensors: Iterable[torch.Tensor], device: torch.device, seen: set[int]) -> int:

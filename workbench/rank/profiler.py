@@ -304,7 +304,7 @@ def _nothing(profile: int, cell: int, note: str) -> ProfileEnded:
 def _ranks_here() -> int:
     """Return how many ranks this VM has; 1 if that is unknown."""
     known = (os.environ.get(name) for name in ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE"))
-    return max(1, *(int(text) for text in known if text and text.isdecimal()), 1)
+    return max([1, *(int(text) for text in known if text and text.isdecimal())])
 
 
 def _memory_bytes() -> int:

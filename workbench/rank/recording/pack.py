@@ -231,7 +231,7 @@ class Packer:
             start, end = int(some.times[0].min()), int(some.times[-1].max())
             flags = int(Flag.OUTSIDE)
             window = _Window(0, start, end - start, [0] * Phase.GAP, flags, [])
-            yield from self._pack_all(cell, lambda w=window: [w], [some])  # type: ignore[misc]
+            yield from self._pack_all(cell, partial(list, [window]), [some])
 
     def _packed(
         self, cell: int, windows: list[_Window], done: list[Collected]
