@@ -106,7 +106,7 @@ def test_figures_show_measured_and_nominal(measured):
 def test_copies_are_measured_on_each_vm(measured):
     assert set(measured.even.devices) == {"vm1", "vm2", "vm3"}
     assert all(rates["host memory"] > 0 for rates in measured.even.devices.values())
-    assert "Copies on vm1: host memory" in repr(measured.even)
+    assert "Copies on 3 VMs: host memory" in repr(measured.even)
 
 
 def test_an_interrupted_matrix_leaves_the_ranks_as_they_were(measured, capsys):

@@ -146,17 +146,23 @@ class FittedFabric:
 
     @property
     def _copies(self) -> list[str]:
-        """What copies on each VM have measured, a sentence for each."""
-        lines = []
-        for vm, rates in self.devices.items():
-            spreads = self.device_spreads.get(vm, {})
-            parts = [
-                f"{_COPIES.get(kind, kind)} {rate:,.1f} GB/s"
-                + (f" (± {spreads[kind]:.0%})" if kind in spreads else "")
-                for kind, rate in rates.items()
-            ]
-            lines.append(f"Copies on {vm}: {', '.join(parts)}.")
-        return lines
+        """What copies on the VMs have measured, in a sentence, if anything."""
+        kinds = dict.fromkeys(kind for rates in self.devices.values() for kind in rates)
+        if not kinds:
+            return []
+        vms = list(self.devices)
+        where = vms[0] if len(vms) == 1 else f"{len(vms)} VMs"
+        return [f"Copies on {where}: {', '.join(map(self._copy, kinds))}."]
+
+    def _copy(self, kind: str) -> str:
+        """Return the rate of a kind of copies; of several VMs the range, and which is slowest."""
+        rates = {vm: rates[kind] for vm, rates in self.devices.items() if kind in rates}
+        slowest = min(rates, key=rates.__getitem__)
+        low, high = (f"{rate:,.1f}" for rate in (rates[slowest], max(rates.values())))
+        text = low if low == high else f"{low} ({slowest}) to {high}"
+        spreads = [each[kind] for each in self.device_spreads.values() if kind in each]
+        spread = f" (± {max(spreads):.0%})" if spreads else ""
+        return f"{_COPIES.get(kind, kind)} {text} GB/s{spread}"
 
     @property
     def _noise(self) -> str:

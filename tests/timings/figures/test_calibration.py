@@ -302,6 +302,15 @@ def test_one_rank_with_a_gpu_measures_copies(tmp_path):
     assert stored.find(tmp_path, CONTEXT) == measured
 
 
+def test_copies_of_many_vms_are_one_sentence():
+    """It names the slowest VM; a figure has the same place for many VMs as for one."""
+    rates = {f"vm{number}": {"PCIe": 20.0 + number} for number in range(1, 40)}
+    spreads = {vm: {"PCIe": 0.01} for vm in rates} | {"vm7": {"PCIe": 0.08}}
+    fabric = replace(fit([1000, 1_000_000], [100, 900], 2), devices=rates, device_spreads=spreads)
+    *_, last = fabric.sentences
+    assert last == "Copies on 39 VMs: host to GPU 21.0 (vm1) to 59.0 GB/s (± 8%)."
+
+
 def test_one_rank_without_a_gpu_cannot_be_calibrated(tmp_path):
     with pytest.raises(UsageError, match="on 1 rank without a GPU"):
         calibration.measure(lambda *_: {0: {"host memory": [10.0]}}, 1, 1.0)
