@@ -174,7 +174,12 @@ $(STAMPS)/horovod: $(HOROVOD_BUILD) $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)
 	@$(BIN)/workbench build-horovod
 	@touch $@
 
-$(STAMPS)/ready: $(STAMPS)/package $(STAMPS)/frontend $(STAMPS)/horovod
+$(STAMPS)/ddp: workbench/rank/backends/native_group.cc $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/package
+	@echo "==> what times DDP's buckets (half a minute; seconds from the cache)"
+	@$(BIN)/workbench build-ddp
+	@touch $@
+
+$(STAMPS)/ready: $(STAMPS)/package $(STAMPS)/frontend $(STAMPS)/horovod $(STAMPS)/ddp
 	@touch $@
 
 $(STAMPS)/dev: pyproject.toml $(STAMPS)/package

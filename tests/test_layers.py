@@ -16,7 +16,7 @@ PACKAGE = Path(workbench.__file__).parent
 ONLY = {
     # of `cluster`, only `kept`; of `timings`, only where runs are, and which files users download
     "server": {"resources", "doctor", "errors", "cluster", "timings"},
-    "rank": {"wire", "resources", "errors"},
+    "rank": {"wire", "resources", "safefiles", "errors"},
     "agent": {"rank", "wire", "resources", "redaction", "errors"},
 }
 RESOURCES = PACKAGE / "resources"

@@ -37,8 +37,8 @@ layer package                              process       content
 ===== ==================================== ============= ===========================
 
 `server` imports only `resources`, `doctor`, `errors` and `cluster.kept`; `rank` only `wire`,
-`resources` and `errors`; `agent` also `rank` and `redaction`. `tests/test_layers.py` checks all
-of this.
+`resources`, `safefiles` and `errors`; `agent` also `rank` and `redaction`. `tests/test_layers.py`
+checks all of this.
 
 Importing this package loads none of torch, horovod, plotly, pandas or pynvml:
 every public name is imported when it is first used.

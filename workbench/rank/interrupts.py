@@ -11,16 +11,51 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+import torch
 
 from workbench.wire.rank_messages import InterruptStage
 
 ANY_CELL = -1
 """The running cell, whatever its number, which a kernel that has attached does not know."""
 _RETRY_S = 0.02
+_postponing: set[CodeType] = set()
+_BELOW = ("/workbench/rank/", "/torch/futures/", "/contextlib.py", "/threading.py")
+"""Parts of the file names of what such a function calls, other than code of the user."""
+_RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def postpones_interrupts(function: Function) -> Function:
+    """Mark a function that C++ calls where no Python code would run without this package.
+
+    PyTorch's backward on CPUs raises KeyboardInterrupt when it has returned. In the middle, it
+    would leave a DDP model in a state in which the next forward fails.
+    """
+    _postponing.add(function.__code__)
+    return function
+
+
+def _postpones(frame: FrameType | None) -> bool:
+    """Return whether an interrupt at a frame has to wait for the end of what C++ does.
+
+    That is in a function that `postpones_interrupts`, and at the call of a backward that still
+    runs: in between, code in C++ may call it without a frame of Python.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code in _postponing:
+            return True
+        if code is _RUN_BACKWARD:
+            return bool(torch._C._current_graph_task_id() >= 0)
+        if not any(part in code.co_filename for part in _BELOW):
+            return False
+        frame = frame.f_back
+    return False
 
 
 class Interrupts:
@@ -130,7 +165,10 @@ class Interrupts:
         self._cell = None
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGINT, as Python does by default."""
+        """Handle SIGINT as Python does by default, but not where that must be postponed."""
+        if _postpones(frame):
+            self._repeat()
+            return
         self._raised = self._sent = max(self._sent, 1)
         self._raised_at = time.monotonic()
         signal.default_int_handler(number, frame)
@@ -140,7 +178,9 @@ class Interrupts:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(unraisable)
             return
-        # after this function, which would discard it too
+        self._repeat()  # after this function, which would discard it too
+
+    def _repeat(self) -> None:
         timer = threading.Timer(_RETRY_S, self._send_again)
         timer.daemon = True
         timer.start()

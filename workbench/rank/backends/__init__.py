@@ -11,7 +11,8 @@
   Horovod
 - `horovod_tap`, `horovod_hooks`, `ddp_hooks`, `torch_collectives`, `torch_operators`: record
   collectives, and waits for them; `torch_calls`: those of torch.distributed that have not
-  finished, which `torch_operations` describes
+  finished, which `torch_operations` describes; `forwarding_group`, `native_group`: the group, in
+  Python and in C++, through which a DDP model sends its buckets
 - `horovod_tensorflow`, `keras_optimizer`: Horovod's ops and optimizer for TensorFlow;
   `tensorflow_config`: where TensorFlow's own strategies connect
 - `transports`: how the libraries carry collectives

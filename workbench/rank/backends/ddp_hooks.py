@@ -1,18 +1,24 @@
 """Records the buckets that PyTorch's DistributedDataParallel reduces, and when they are done.
 
-A DDP model accepts one communication hook. Ours is registered. It calls the user's hook if
-there is one, and otherwise does what DDP does without a hook.
+The reducer of a DDP model sends its buckets through a process group. It is given one that forwards
+to the model's own, and notes each bucket. DDP's arithmetic stays as it is: a communication hook
+instead would have to divide the gradients itself, which changes their last bits, and would ignore
+``join(divide_by_initial_world_size=False)``.
+
+A communication hook of the user in Python sends its buckets itself. It is called as it is, and its
+future is followed.
 
 `torch_collectives` records other communication by torch.distributed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
+import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -20,12 +26,17 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.rank.backends import native_group
+from workbench.rank.backends.forwarding_group import ForwardingGroup
 from workbench.rank.backends.torch_calls import Bucket, TorchCalls
+from workbench.rank.backends.torch_operations import measure
+from workbench.rank.interrupts import postpones_interrupts
 from workbench.rank.recording.collectives import Operation
-from workbench.rank.recording.patches import Hooks, Patches
+from workbench.rank.recording.patches import Function, Hooks, Patches
 from workbench.rank.recording.recorder import Recorder
 
 Hook = Callable[[Any, Any], Any]
+_logger = logging.getLogger(__name__)
 
 
 class DDPHooks(Hooks):
@@ -34,150 +45,267 @@ class DDPHooks(Hooks):
     def __init__(self, recorder: Recorder, calls: TorchCalls) -> None:
         super().__init__(recorder)
         self._calls = calls
-        # the reducer of a model keeps its hook; these must not outlive the model
-        self._models: weakref.WeakValueDictionary[int, _Model] = weakref.WeakValueDictionary()
+        self._models: dict[int, _Model] = {}
+        """By the ``id`` of the reducer, which removes its model when it is freed."""
         self._registration = Patches()
+        self._assigned: list[list[int]] = []
+        """The parameters of each bucket of the model that was wrapped last, in reverse order."""
+        recorder.bucket_sources.append(self)
 
     def install(self) -> None:
-        """Start to record; a model that has another communication hook is not recorded."""
+        """Start to record all DDP models, also those that are wrapped already."""
         if not dist.is_available():
             return
-        self.replace(DistributedDataParallel, "__init__", self._new_model)
+        for name in ("__init__", "__setstate__", "_update_process_group"):
+            self.replace(DistributedDataParallel, name, self._then_follow)
+        self.replace(dist, "_compute_bucket_assignment_by_size", self._assign)
         self._registration.replace(dist, "_register_comm_hook", self._register)
         self._registration.replace(dist, "_register_builtin_comm_hook", self._register_builtin)
         if dist.is_initialized():
-            self._follow_earlier()
+            for thing in gc.get_objects():
+                if issubclass(type(thing), DistributedDataParallel):
+                    self._follow(thing)
 
     def remove(self) -> None:
         """Stop recording and restore the originals.
 
-        DDP keeps the communication hook of a model. Ours then only calls the user's hook, which
-        can still be registered.
+        Communication hooks stay registered: DDP offers no way to replace them.
         """
         super().remove()
+        for model in self._models.values():
+            model.release()
         if not self._models:
             self._registration.remove()
 
+    def take_buckets(self) -> Iterator[tuple[Callable[[], Operation], int, Bucket]]:
+        """Yield the buckets that groups in C++ have noted, in the order of their submission."""
+        backward = self._recorder.loop.buckets.backwards
+        rows = [(*row, model) for model in list(self._models.values()) for row in model.take()]
+        for submitted, finished, size, model in sorted(rows, key=lambda row: row[0]):
+            bucket = Bucket(self._recorder)
+            bucket.finished = finished or perf_counter_ns()  # its callback runs just now
+            index = model.next_bucket(backward)
+            yield partial(model.operation, index, size), submitted, bucket
+
     def moved(self, ddp: Any, before: Any) -> None:
         """Note that a model has another process group."""
-        known = self._models.get(id(ddp.reducer))
-        if known is None:
-            return
-        known.move(before, ddp.process_group)
+        model = self._models.get(id(ddp.reducer))
+        if model is not None:
+            model.move(before, ddp.process_group)
 
-    def _new_model(self, original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(ddp: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(ddp, *args, **kwargs)
+    def _then_follow(self, original: Function) -> Function:
+        """Return a method after which a model has another reducer, or the reducer another group."""
+
+        def method(ddp: Any, *args: Any, **kwargs: Any) -> Any:
+            self._assigned = []
+            result = original(ddp, *args, **kwargs)
             self._follow(ddp)
+            return result
 
-        return __init__
+        return method
+
+    def _assign(self, original: Function) -> Function:
+        def assign(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._assigned = result[0]
+            return result
+
+        return assign
 
     def _follow(self, ddp: Any) -> None:
-        """Register our hook with a model, unless its ``__init__`` has."""
-        key = id(ddp.reducer)
+        """Give the reducer of a model a group that forwards."""
+        reducer, group = getattr(ddp, "reducer", None), getattr(ddp, "process_group", None)
+        if isinstance(reducer, dist.Reducer) and group is not None:
+            layout = [len(parameters) for parameters in reversed(self._assigned)]
+            if not layout and id(reducer) not in self._models:
+                layout = _layout_of(ddp)
+            on_gpu = any(parameter.is_cuda for parameter in ddp.parameters())
+            self._model(reducer).follow(group, layout, on_gpu=on_gpu)
+
+    def _model(self, reducer: Any) -> _Model:
+        """Return what is known of a model, by its reducer."""
+        key = id(reducer)
         if key not in self._models:
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-            dist._register_comm_hook(ddp.reducer, ddp.process_group, allreduce_hook)
-            self._models[key].replaceable = True
-        self._models[key].group = ddp.process_group
-        weakref.finalize(ddp, self._models.pop, key, None)  # a traceback may keep the value
-
-    def _follow_earlier(self) -> None:
-        """Register our hook with the models that were wrapped while recording was off."""
-        for thing in gc.get_objects():
-            if not issubclass(type(thing), DistributedDataParallel):
-                continue
-            reducer = getattr(thing, "reducer", None)
-            if reducer is not None and id(reducer) not in self._models:
-                with contextlib.suppress(RuntimeError):  # it has a hook
-                    self._follow(thing)
-
-    def _register(self, original: Callable[..., None]) -> Callable[..., None]:
-        def _register_comm_hook(reducer: Any, state: Any, hook: Hook) -> None:
-            known = self._models.get(id(reducer))
-            if known is not None and known.replaceable:
-                known.state, known.hook, known.replaceable = state, hook, False
-                return
             taken = {model.number for model in self._models.values()}
-            free = next(number for number in itertools.count() if number not in taken)
-            model = _Model(free, state, hook)
-            original(reducer, model, self._reduce)  # raises if there is a hook already
-            self._models[id(reducer)] = model
+            number = next(number for number in itertools.count() if number not in taken)
+            self._models[key] = _Model(number, reducer, self._submitted)
+            weakref.finalize(reducer, self._models.pop, key, None).atexit = False
+        return self._models[key]
+
+    def _register(self, original: Function) -> Function:
+        def _register_comm_hook(reducer: Any, state: Any, hook: Hook) -> None:
+            users = _UserHook(state, hook)
+            original(reducer, users, self._call_hook)  # raises if there is a hook already
+            model = self._model(reducer)
+            model.hook = users
+            users.model = weakref.ref(model)
 
         return _register_comm_hook
 
-    def _register_builtin(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _register_builtin(self, original: Function) -> Function:
         def _register_builtin_comm_hook(reducer: Any, kind: Any) -> None:
-            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-            known = self._models.get(id(reducer))
-            if known is None or not known.replaceable:
-                original(reducer, kind)
-                return
-            halves = kind == dist.BuiltinCommHookType.FP16_COMPRESS
-            known.hook = (
-                default_hooks.fp16_compress_hook if halves else default_hooks.allreduce_hook
-            )
-            known.state, known.replaceable = known.group, False
+            original(reducer, kind)  # raises if there is a hook already
+            if model := self._models.get(id(reducer)):
+                model.keeps_group = True
 
         return _register_builtin_comm_hook
 
-    def _reduce(self, model: _Model, bucket: Any) -> Any:
+    @postpones_interrupts
+    def _call_hook(self, users: _UserHook, bucket: Any) -> Any:
+        """Call the user's communication hook, and follow its future."""
+        recorder = self._recorder
+        if not recorder.on:
+            recorder.used_while_off = True
+            return users.hook(users.state, bucket)
+        began, handle = perf_counter_ns(), Bucket(recorder)
+        with self._calls.hook_of_ddp(handle.sent):
+            future = users.hook(users.state, bucket)
+            model = users.model()
+            if model is not None:
+                self._note(model, bucket.buffer(), handle, future, began, bucket.index())
+        return future
+
+    def _submitted(self, model: _Model, tensor: Any, work: Any, began: int) -> None:
+        """Follow a bucket that a reducer has sent through the group that forwards."""
         if not self._recorder.on:
             self._recorder.used_while_off = True
-            return model.hook(model.state, bucket)
-        if self._recorder.capturing:
-            self._recorder.loop.note_unheard()
-            with self._calls.hook_of_ddp([]):
-                return model.hook(model.state, bucket)
-        began = perf_counter_ns()
-        handle = Bucket(self._recorder)
-        with self._calls.hook_of_ddp(handle.sent):
-            future = model.hook(model.state, bucket)
-            buffer = bucket.buffer()
-            if isinstance(future, torch._C.Future):  # the base class, which PyTorch returns too
-                handle.follow(future, gpu=buffer.is_cuda)
-            else:
-                handle.finished = perf_counter_ns()
-            operation = model.operation(bucket, buffer.nbytes)
+        else:
+            bucket = Bucket(self._recorder)
+            index = model.next_bucket(self._recorder.loop.buckets.backwards)
+            self._note(model, tensor, bucket, work.get_future(), began, index)
+
+    def _note(
+        self, model: _Model, tensor: Any, bucket: Bucket, future: Any, began: int, index: int
+    ) -> None:
+        """Report a bucket; an error here never reaches the training."""
+        try:
             loop = self._recorder.loop
-            waits = bucket.is_last() and loop.in_backward  # for all buckets of the backward
-            loop.buckets.submitted(operation, handle, began, waits=waits)
-        return future
+            if self._recorder.capturing:
+                loop.note_unheard()
+                return
+            if isinstance(future, torch._C.Future):  # the base class, which PyTorch returns too
+                bucket.follow(future, gpu=tensor.is_cuda)
+            else:
+                bucket.finished = perf_counter_ns()
+            size = measure(tensor)[0]
+            loop.bucket_submitted(partial(model.operation, index, size), began, bucket)
+        except Exception:
+            _logger.exception("A bucket of DDP was not recorded.")
+            self._recorder.loop.note_unheard()
+
+
+class _UserHook:
+    """A communication hook of the user, which a reducer keeps until it is freed."""
+
+    def __init__(self, state: Any, hook: Hook) -> None:
+        self.state = state
+        self.hook = hook
+        self.model: Callable[[], _Model | None] = lambda: None
 
 
 class _Model:
-    """A wrapped model: the hook that reduces its buckets, and its number among existing models."""
+    """A wrapped model: its number among existing models, and the group that its reducer uses.
 
-    def __init__(self, number: int, state: Any, hook: Hook) -> None:
+    Parameters
+    ----------
+    submitted
+        Called with the model, and for each bucket with its tensor, `Work` and time.
+
+    Attributes
+    ----------
+    hook
+        The user's communication hook in Python, if there is one.
+    keeps_group
+        Whether a communication hook in C++ uses the group that forwards, and will always do so.
+    """
+
+    def __init__(self, number: int, reducer: Any, submitted: Callable[..., None]) -> None:
         self.number = number
-        self._operations: dict[tuple[int, int], Operation] = {}
-        self.state = state
-        self.hook = hook
-        self.group: Any = None
-        self.replaceable = False
+        self.hook: _UserHook | None = None
+        self.keeps_group = False
+        self._reducer = weakref.ref(reducer)
+        self._submitted = submitted
+        self._groups: list[Any] = []
+        """Those that forward; C++ calls the Python half of some, which this keeps."""
+        self._layout: list[int] = []
+        """The number of parameters of each bucket."""
+        self._next = 0
+        self._backward = -1
+
+    def follow(self, group: Any, layout: list[int], *, on_gpu: bool) -> None:
+        """Record what the reducer sends through a group from now on."""
+        reducer = self._reducer()
+        if reducer is None:
+            return
+        if layout:
+            self._layout, self._next = layout, 0
+        self._forward_to(group)
+        if not self._groups or self._groups[-1].size() != group.size():
+            native = None if on_gpu else native_group.load()
+            if native is not None:
+                forwarding = native.ForwardingGroup(group)
+            else:
+                forwarding = ForwardingGroup(group, self._report)
+            self._groups = [*self._groups, forwarding] if self.keeps_group else [forwarding]
+        self._record(on=True)
+        reducer._update_process_group(self._groups[-1])
+
+    def release(self) -> None:
+        """Give the reducer the model's own group again."""
+        reducer = self._reducer()
+        if reducer is not None and self._groups:
+            reducer._update_process_group(self._groups[-1].real)
+            self._record(on=False)
+            if not self.keeps_group:
+                self._groups = []
 
     def move(self, before: Any, group: Any) -> None:
-        """Use another process group, also in the hook if the group is its state."""
-        self.group = group
-        if self.state is before:
-            self.state = group
-        self._operations.clear()
+        """Use another group also in the user's hook, if its state is the earlier one."""
+        if self.hook is not None and self.hook.state is before:
+            self.hook.state = group
+        self._forward_to(group)
 
-    def operation(self, bucket: Any, size: int) -> Operation:
-        """Return the description of a bucket without a hook, which may send fewer bytes."""
-        key = bucket.index(), size
-        found = self._operations.get(key)
-        if found is None:
-            model = f"model {self.number}, " if self.number else ""
-            found = self._operations[key] = Operation(
-                f"{model}bucket {bucket.index()}",
-                size,
-                len(bucket.parameters()),
-                "allreduce",
-                0,
-                dist.get_world_size(self.group),
-                "ddp",
-            )
-        return found
+    def take(self) -> list[tuple[int, int, int]]:
+        """Return the buckets that a group in C++ has noted: submitted, finished or 0, and bytes."""
+        rows = (row for group in self._groups if hasattr(group, "take") for row in group.take())
+        return sorted(rows)
+
+    def next_bucket(self, backward: int) -> int:
+        """Return the index of the bucket that is sent now: a reducer sends them in their order."""
+        for group in self._groups:
+            if layout := group.take_layout():
+                self._layout, self._next = layout, 0
+        if backward != self._backward:  # an earlier one may have failed in the middle
+            self._backward, self._next = backward, 0
+        index = self._next
+        self._next = index + 1 if index + 1 < len(self._layout) else 0
+        return index
+
+    def operation(self, index: int, size: int) -> Operation:
+        """Return the description of a bucket."""
+        model = f"model {self.number}, " if self.number else ""
+        tensors = self._layout[index] if index < len(self._layout) else 0
+        ranks = self._groups[-1].real.size() if self._groups else 0
+        return Operation(f"{model}bucket {index}", size, tensors, "allreduce", 0, ranks, "ddp")
+
+    def _record(self, *, on: bool) -> None:
+        for group in self._groups:
+            if hasattr(group, "take"):
+                group.recording = on
+
+    def _report(self, tensor: Any, work: Any, began: int) -> None:
+        self._submitted(self, tensor, work, began)
+
+    def _forward_to(self, group: Any) -> None:
+        for forwarding in self._groups:
+            forwarding.real = group
+
+
+def _layout_of(ddp: Any) -> list[int]:
+    """Return the number of parameters of each bucket of an earlier model; empty if unknown."""
+    logged = ddp._get_ddp_logging_data()
+    if rebuilt := logged.get("rebuilt_per_bucket_param_indices"):
+        return [len(bucket.split()) for bucket in rebuilt.split(",")]
+    if "," in str(logged.get("bucket_sizes", ",")):
+        return []
+    return [sum(parameter.requires_grad for parameter in ddp.parameters())]

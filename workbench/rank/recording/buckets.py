@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
 from workbench.rank.recording.collectives import Operation, Reported
-from workbench.rank.recording.waits import Waits
 
 
 class PendingBucket(Protocol):
@@ -28,15 +28,28 @@ class PendingBucket(Protocol):
         """Return whether it is done, without waiting."""
 
 
-class Buckets:
-    """Finds when collectives have finished, and reports them."""
+class BucketSource(Protocol):
+    """Where buckets come from that are noted outside Python."""
 
-    def __init__(self, reported: Reported, waits: Waits) -> None:
+    def take_buckets(self) -> Iterable[tuple[Callable[[], Operation], int, PendingBucket]]:
+        """Return those since the last call: description, submission, and when they were done."""
+
+
+class Buckets:
+    """Finds when collectives have finished, and reports them.
+
+    Attributes
+    ----------
+    backwards
+        Number of backwards that have ended.
+    """
+
+    def __init__(self, reported: Reported, sources: Sequence[BucketSource] = ()) -> None:
         self._reported = reported
-        self._waits = waits
-        self._of_backward: list[tuple[Operation, int, PendingBucket]] = []
-        self._waiting = False
+        self._sources = sources
+        self._of_backward: list[tuple[Callable[[], Operation], int, PendingBucket]] = []
         self._following: deque[tuple[Operation, int, PendingBucket]] = deque()
+        self.backwards = 0
 
     def __len__(self) -> int:
         """Return how many buckets DDP has submitted in this backward."""
@@ -48,27 +61,29 @@ class Buckets:
         pending = (bucket for _, _, bucket in tuple(self._of_backward))
         return next((bucket.sent for bucket in pending if not bucket.finished), None)
 
+    def take(self) -> Iterator[tuple[Callable[[], Operation], int, PendingBucket]]:
+        """Yield the buckets that were noted outside Python since the last call."""
+        for source in self._sources:
+            yield from source.take_buckets()
+
     def submitted(
-        self, operation: Operation, bucket: PendingBucket, began: int, *, waits: bool
+        self, describe: Callable[[], Operation], began: int, bucket: PendingBucket
     ) -> None:
-        """Add a bucket of DDP; with `waits`, the backward now waits for all buckets."""
-        self._end_wait()  # that was not the last one, if there are several models
+        """Add a bucket that DDP has submitted in a backward; `describe` is called at its end."""
         self.find_done()
-        self._of_backward.append((operation, began, bucket))
-        if waits:
-            self._waiting = True
-            self._waits.exposed_begins()
+        self._of_backward.append((describe, began, bucket))
 
     def backward_ended(self) -> int:
         """Report the buckets of a backward; return when it ended."""
-        self._end_wait()
         self.find_done()
         now = perf_counter_ns()
-        for operation, submitted, bucket in self._of_backward:
+        self.backwards += 1
+        submitted, self._of_backward = self._of_backward, []
+        for describe, began, bucket in submitted:
+            operation = describe()
             # complete only now: a hook can send more in the callback of a future
             reduced = operation._replace(size=sum(bucket.sent)) if bucket.sent else operation
-            self._reported.add(reduced, submitted, bucket.finished or now)
-        self._of_backward.clear()
+            self._reported.add(reduced, began, bucket.finished or now)
         return now
 
     def follow(self, operation: Operation, submitted: int, pending: PendingBucket) -> None:
@@ -89,8 +104,3 @@ class Buckets:
                 self._reported.add(one[0], one[1], one[2].finished)
             else:
                 self._following.append(one)
-
-    def _end_wait(self) -> None:
-        if self._waiting:
-            self._waiting = False
-            self._waits.exposed_ends()

@@ -120,20 +120,22 @@ class DeviceClock:
 
     def start(self) -> Spans | None:
         """Start to measure phases; None while a graph is captured."""
-        return None if self.capturing else Spans(self, self._mark())
+        return None if self.capturing else Spans(self, self.record())
 
-    def mark(self, spans: Spans, phase: Phase) -> None:
-        """Add a phase that ends now."""
-        spans.add(phase, spans.end if self.capturing else self._mark())
+    def mark(self, spans: Spans, phase: Phase, event: Event | None = None) -> None:
+        """Add a phase that ends now, or at an event that was recorded."""
+        spans.add(phase, event or (spans.end if self.capturing else self.record()))
 
     def follow(self, spans: Spans) -> Spans:
         """Start to measure at the end of other spans."""
         return Spans(self, spans.end)
 
-    def _mark(self) -> Event:
-        try:
-            event = self.pool.popleft()
-        except IndexError:
-            event = self._new_event()
+    def record(self, event: Event | None = None) -> Event:
+        """Record an event, again or for the first time, at what is queued on the stream now."""
+        if event is None:
+            try:
+                event = self.pool.popleft()
+            except IndexError:
+                event = self._new_event()
         event.record()
         return event

@@ -8,13 +8,13 @@ whose closure computes the first forward.
 
 from __future__ import annotations
 
-from workbench.rank.recording.device_clock import DeviceClock, Spans
+from workbench.rank.recording.device_clock import DeviceClock, Event, Spans
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag
 
 _BEFORE_FORWARD, _BEFORE_STEP = int(Flag.OTHER_BEFORE_FORWARD), int(Flag.OTHER_BEFORE_STEP)
 # looking a member up in its enumeration takes longer than most of the methods below
-_DATA, _FORWARD, _BACKWARD = Phase.DATA, Phase.FORWARD, Phase.BACKWARD
+_DATA, _FORWARD, _BACKWARD, _EXPOSED = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.EXPOSED
 _OPTIMIZER, _OTHER, _GAP = Phase.OPTIMIZER, Phase.OTHER, Phase.GAP
 _NOTHING = [0] * len(Phase)
 
@@ -57,6 +57,8 @@ class PhaseClock:
         self._phase = _GAP
         self._default = _GAP
         self._stack: list[Phase] = []
+        self._submitted = 0
+        self._submitted_event: Event | None = None
         self._before_forward = 0
         self._before_step = 0
         self._reset_gap()
@@ -113,10 +115,28 @@ class PhaseClock:
             self._end_gap_before_backward(now)
         self._phase = _BACKWARD
 
-    def backward_ended(self, now: int) -> None:
-        """End a backward."""
+    def bucket_submitted(self, now: int) -> None:
+        """Note that a backward has submitted a bucket of gradients, possibly its last."""
+        if self._phase is _BACKWARD:
+            self._submitted = now
+            if self._spans is not None and self._device is not None:
+                self._submitted_event = self._device.record(self._submitted_event)
+
+    def backward_ended(self, now: int) -> int:
+        """End a backward; return since when it has only waited for its buckets, or 0."""
+        submitted, self._submitted = self._submitted, 0
+        event, self._submitted_event = self._submitted_event, None
+        waited_since = 0
+        if submitted and self._phase is _BACKWARD:
+            # a phase within the backward may have ended since
+            waited_since = max(submitted, self._since)
+            if waited_since == submitted:
+                self._end_span(event)
+            self._spent[_BACKWARD] += waited_since - self._since
+            self._since, self._phase = waited_since, _EXPOSED
         self._mark(now)
         self._phase = self._default
+        return waited_since
 
     def step(self, now: int) -> None:
         """Begin an optimizer's step; the gap before it is `other`, except before a closure."""
@@ -176,10 +196,15 @@ class PhaseClock:
             self.begun = True
             self.start_ns = self._since = self._loader_began or self._possible_forward or now
             self._spans = None if self._device is None else self._device.start()
-        elif self._spans is not None and self._device is not None:
-            self._device.mark(self._spans, self._phase)
+        else:
+            self._end_span()
         self._spent[self._phase] += now - self._since
         self._since = now
+
+    def _end_span(self, event: Event | None = None) -> None:
+        """End the current phase on the GPU's stream, now or at an event."""
+        if self._spans is not None and self._device is not None:
+            self._device.mark(self._spans, self._phase, event)
 
     def _end_gap(self, loaded_ns: int = 0) -> int:
         """Count the gap as data loading and `other`; return the nanoseconds of `other`."""

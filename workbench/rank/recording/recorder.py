@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from workbench.rank.recording.buckets import Buckets, BucketSource
 from workbench.rank.recording.collectives import Reported, Source
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import (
@@ -45,6 +46,8 @@ class Recorder:
     loop, waits, records
         The training loop of the current cell, its waits for communication, and the records
         that it has delivered; other threads read them too.
+    bucket_sources
+        Where the buckets of DDP models come from that are taken when a backward ends.
     used_while_off
         Whether a communication hook has called the recorder since this was set to False.
     device
@@ -78,6 +81,7 @@ class Recorder:
         self.at_iteration: Callable[[], None] | None = None
         self.reported = Reported()
         self.sources: list[Source] = [self.reported]
+        self.bucket_sources: list[BucketSource] = []
         self.logged = Logged()
         self.members: dict[int, tuple[int, ...]] = {}
         self._start_cell(0)
@@ -110,7 +114,8 @@ class Recorder:
         clock = PhaseClock(self.device)
         self.records = CellRecords(cell, self._deliver, self._iteration_ended)
         self.waits = Waits(clock, self._poll, self.records.add_outside)
-        self.loop = TrainingLoop(clock, self.reported, self.waits, self.records)
+        buckets = Buckets(self.reported, self.bucket_sources)
+        self.loop = TrainingLoop(clock, buckets, self.waits, self.records)
 
     def end_cell(self) -> None:
         """Deliver what remains."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
 from workbench.rank.recording.batches import Batches
-from workbench.rank.recording.buckets import Buckets
-from workbench.rank.recording.collectives import Reported
+from workbench.rank.recording.buckets import Buckets, PendingBucket
+from workbench.rank.recording.collectives import Operation
 from workbench.rank.recording.iteration import CellRecords, StepRecord
 from workbench.rank.recording.logged import Mark
 from workbench.rank.recording.phase import Phase
@@ -77,7 +78,7 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, clock: PhaseClock, reported: Reported, waits: Waits, records: CellRecords
+        self, clock: PhaseClock, buckets: Buckets, waits: Waits, records: CellRecords
     ) -> None:
         self.clock = clock
         self._waits = waits
@@ -85,13 +86,14 @@ class TrainingLoop:
         self._cycle: Cycle[StepRecord] = Cycle()
         self._steps: list[int] = []
         self._backwards = 0
+        self._backward_began = 0
         self._stepped_in_backward = False
         self._trained = False
         self._unheard = False
         self._began = False
         """Whether a forward of training has begun since the last step."""
         self._mark = self._last_mark = Mark()
-        self.buckets = Buckets(reported, waits)
+        self.buckets = buckets
         self._batches = Batches()
         self.steps = 0
 
@@ -107,6 +109,7 @@ class TrainingLoop:
 
     def end(self) -> None:
         """Deliver what remains at the end of the cell."""
+        self._take_buckets(perf_counter_ns())
         self.buckets.find_done()
         self._records.add(self._cycle.end())
         self._records.add_outside()
@@ -143,7 +146,8 @@ class TrainingLoop:
         self._backwards += 1
         self._trained = True
         if self._backwards == 1:
-            self.clock.backward(perf_counter_ns())
+            self._backward_began = perf_counter_ns()
+            self.clock.backward(self._backward_began)
 
     def backward_ends(self, *, raised: bool = False) -> None:
         """Note the end of a call of ``torch.autograd.backward``."""
@@ -151,12 +155,37 @@ class TrainingLoop:
         if raised:  # only some parameters were updated
             self._stepped_in_backward = False
         if self._backwards == 0:
+            self._take_buckets(self._backward_began)
             now = self.buckets.backward_ended()
-            self.clock.backward_ended(now)
+            waited_since = self.clock.backward_ended(now)
+            if waited_since:
+                self._waits.exposed_between(waited_since, now)
             if self._stepped_in_backward:
                 self._stepped_in_backward = False
                 self.clock.step(now)
                 self._records.add(self._cycle.step(_IN_BACKWARD, self._take_step(now)))
+
+    def bucket_submitted(
+        self, describe: Callable[[], Operation], began: int, bucket: PendingBucket
+    ) -> None:
+        """Note that DDP has submitted a bucket at `began`.
+
+        After the last one of a backward, the backward only waits for its buckets.
+        """
+        if self._backwards:
+            self.clock.bucket_submitted(perf_counter_ns())
+            self.buckets.submitted(describe, began, bucket)
+        else:  # of a rank that has joined, which trains no more
+            self.buckets.follow(describe(), began, bucket)
+
+    def _take_buckets(self, backward_began: int) -> None:
+        """Add the buckets that were noted outside Python, of a backward or of a joined rank."""
+        for describe, began, bucket in self.buckets.take():
+            if began >= backward_began:
+                self.clock.bucket_submitted(began)
+                self.buckets.submitted(describe, began, bucket)
+            else:
+                self.buckets.follow(describe(), began, bucket)
 
     def gradients_begin(self, *, goes_on: bool) -> None:
         """Note a call of ``torch.autograd.grad``, which is a backward.

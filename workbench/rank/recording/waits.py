@@ -93,10 +93,14 @@ class Waits:
         self._exposed -= 1
         if self._exposed == 0:
             now = perf_counter_ns()
-            self._intervals.append((self._exposed_since, now))
             self._clock.pop(now)
-            if len(self._intervals) >= LIMIT:
-                self.discard()
+            self.exposed_between(self._exposed_since, now)
+
+    def exposed_between(self, began: int, ended: int) -> None:
+        """Note a wait for communication that has ended, whose phase the clock knows."""
+        self._intervals.append((began, ended))
+        if len(self._intervals) >= LIMIT:
+            self.discard()
 
     @contextmanager
     def blocking_call(self, name: str, process_set: int = 0) -> Iterator[None]:
