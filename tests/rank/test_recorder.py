@@ -270,6 +270,50 @@ def test_phases_on_a_gpu_are_those_of_its_stream():
         assert sums(record) == record.duration_ns == 30e6
 
 
+class Reduced:
+    """A bucket of DDP that is done."""
+
+    sent = ()
+
+    def __init__(self):
+        self.finished = time.perf_counter_ns()
+
+    def done(self):
+        return True
+
+
+def test_the_wait_for_the_last_bucket_on_a_gpu():
+    """After its last bucket, a backward only waits; computation between buckets is backward."""
+    stream, held = Stream(), []
+    ring = Ring(device=DeviceClock(stream.event), deliver=held.append)
+
+    def submit(name):
+        operation = Operation(name, 100, 1, by="ddp")
+        ring.recorder.loop.bucket_submitted(lambda: operation, time.perf_counter_ns(), Reduced())
+
+    for _ in range(3):
+        ring.recorder.loop.forward_begins(training=True, grad=True)
+        stream.work(5)
+        ring.recorder.loop.backward_begins()
+        for name in ("bucket 0", "bucket 1"):
+            stream.work(4)
+            submit(name)
+        stream.work(3)  # the stream waits for the buckets
+        ring.recorder.loop.backward_ends()
+        ring.recorder.loop.step_begins(1)
+        stream.work(1)
+        ring.recorder.loop.step_ends(1)
+    ring.recorder.end_cell()
+    stream.now += 100
+    for iteration in held:
+        if isinstance(iteration, RecordedIteration):
+            ring.pack(iteration)
+    for record in ring.records[1:]:
+        found = [record.forward_ns, record.backward_ns, record.exposed_ns, record.optimizer_ns]
+        assert found == [5e6, 8e6, 3e6, 1e6]
+        assert (record.size_bytes, record.tensors) == (200, 2)
+
+
 @pytest.mark.parametrize("steps", [3, 40])
 def test_a_gpus_events_are_used_again(steps):
     """However long it trains, few events are made: each costs a call to the driver."""

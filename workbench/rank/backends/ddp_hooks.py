@@ -36,6 +36,8 @@ from workbench.rank.recording.patches import Function, Hooks, Patches
 from workbench.rank.recording.recorder import Recorder
 
 Hook = Callable[[Any, Any], Any]
+_MAX_OPERATIONS = 4096
+"""Most descriptions that are kept for a model."""
 _logger = logging.getLogger(__name__)
 
 
@@ -77,15 +79,19 @@ class DDPHooks(Hooks):
         if not self._models:
             self._registration.remove()
 
-    def take_buckets(self) -> Iterator[tuple[Callable[[], Operation], int, Bucket]]:
-        """Yield the buckets that groups in C++ have noted, in the order of their submission."""
+    def take_buckets(self) -> Iterator[tuple[Operation, int, int]]:
+        """Yield the buckets that groups in C++ have noted since the last call.
+
+        Yields
+        ------
+        tuple
+            The description, and when the bucket was submitted and finished.
+        """
         backward = self._recorder.loop.buckets.backwards
-        rows = [(*row, model) for model in list(self._models.values()) for row in model.take()]
-        for submitted, finished, size, model in sorted(rows, key=lambda row: row[0]):
-            bucket = Bucket(self._recorder)
-            bucket.finished = finished or perf_counter_ns()  # its callback runs just now
-            index = model.next_bucket(backward)
-            yield partial(model.operation, index, size), submitted, bucket
+        for model in tuple(self._models.values()):
+            for submitted, finished, size in model.take():
+                operation = model.operation(model.next_bucket(backward), size)
+                yield operation, submitted, finished or perf_counter_ns()  # it finishes just now
 
     def moved(self, ddp: Any, before: Any) -> None:
         """Note that a model has another process group."""
@@ -229,6 +235,7 @@ class _Model:
         """Those that forward; C++ calls the Python half of some, which this keeps."""
         self._layout: list[int] = []
         """The number of parameters of each bucket."""
+        self._operations: dict[tuple[int, int], Operation] = {}
         self._next = 0
         self._backward = -1
 
@@ -267,26 +274,32 @@ class _Model:
 
     def take(self) -> list[tuple[int, int, int]]:
         """Return the buckets that a group in C++ has noted: submitted, finished or 0, and bytes."""
-        rows = (row for group in self._groups if hasattr(group, "take") for row in group.take())
-        return sorted(rows)
+        return [row for group in self._groups if hasattr(group, "take") for row in group.take()]
 
     def next_bucket(self, backward: int) -> int:
-        """Return the index of the bucket that is sent now: a reducer sends them in their order."""
-        for group in self._groups:
-            if layout := group.take_layout():
-                self._layout, self._next = layout, 0
+        """Return the index of the next bucket: a reducer sends them in their order."""
         if backward != self._backward:  # an earlier one may have failed in the middle
             self._backward, self._next = backward, 0
+            for group in self._groups:
+                if layout := group.take_layout():
+                    self._layout = layout
+                    self._operations.clear()
         index = self._next
         self._next = index + 1 if index + 1 < len(self._layout) else 0
         return index
 
     def operation(self, index: int, size: int) -> Operation:
         """Return the description of a bucket."""
-        model = f"model {self.number}, " if self.number else ""
-        tensors = self._layout[index] if index < len(self._layout) else 0
-        ranks = self._groups[-1].real.size() if self._groups else 0
-        return Operation(f"{model}bucket {index}", size, tensors, "allreduce", 0, ranks, "ddp")
+        operation = self._operations.get((index, size))
+        if operation is None:
+            model = f"model {self.number}, " if self.number else ""
+            tensors = self._layout[index] if index < len(self._layout) else 0
+            ranks = self._groups[-1].real.size() if self._groups else 0
+            name = f"{model}bucket {index}"
+            operation = Operation(name, size, tensors, "allreduce", 0, ranks, "ddp")
+            if len(self._operations) < _MAX_OPERATIONS:  # bytes of sparse gradients vary
+                self._operations[index, size] = operation
+        return operation
 
     def _record(self, *, on: bool) -> None:
         for group in self._groups:
@@ -297,6 +310,7 @@ class _Model:
         self._submitted(self, tensor, work, began)
 
     def _forward_to(self, group: Any) -> None:
+        self._operations.clear()
         for forwarding in self._groups:
             forwarding.real = group
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -31,8 +31,8 @@ class PendingBucket(Protocol):
 class BucketSource(Protocol):
     """Where buckets come from that are noted outside Python."""
 
-    def take_buckets(self) -> Iterable[tuple[Callable[[], Operation], int, PendingBucket]]:
-        """Return those since the last call: description, submission, and when they were done."""
+    def take_buckets(self) -> Iterable[tuple[Operation, int, int]]:
+        """Return those since the last call: description, and when submitted and finished."""
 
 
 class Buckets:
@@ -61,10 +61,14 @@ class Buckets:
         pending = (bucket for _, _, bucket in tuple(self._of_backward))
         return next((bucket.sent for bucket in pending if not bucket.finished), None)
 
-    def take(self) -> Iterator[tuple[Callable[[], Operation], int, PendingBucket]]:
-        """Yield the buckets that were noted outside Python since the last call."""
+    def take(self) -> int:
+        """Report the buckets that were noted outside Python; return the last submission, or 0."""
+        last = 0
         for source in self._sources:
-            yield from source.take_buckets()
+            for operation, submitted, finished in source.take_buckets():
+                self._reported.add(operation, submitted, finished)
+                last = max(last, submitted)
+        return last
 
     def submitted(
         self, describe: Callable[[], Operation], began: int, bucket: PendingBucket

@@ -109,7 +109,7 @@ class TrainingLoop:
 
     def end(self) -> None:
         """Deliver what remains at the end of the cell."""
-        self._take_buckets(perf_counter_ns())
+        self.buckets.take()
         self.buckets.find_done()
         self._records.add(self._cycle.end())
         self._records.add_outside()
@@ -155,7 +155,9 @@ class TrainingLoop:
         if raised:  # only some parameters were updated
             self._stepped_in_backward = False
         if self._backwards == 0:
-            self._take_buckets(self._backward_began)
+            submitted = self.buckets.take()
+            if submitted > self._backward_began:  # else it is of a rank that has joined
+                self.clock.bucket_submitted(submitted)
             now = self.buckets.backward_ended()
             waited_since = self.clock.backward_ended(now)
             if waited_since:
@@ -177,15 +179,6 @@ class TrainingLoop:
             self.buckets.submitted(describe, began, bucket)
         else:  # of a rank that has joined, which trains no more
             self.buckets.follow(describe(), began, bucket)
-
-    def _take_buckets(self, backward_began: int) -> None:
-        """Add the buckets that were noted outside Python, of a backward or of a joined rank."""
-        for describe, began, bucket in self.buckets.take():
-            if began >= backward_began:
-                self.clock.bucket_submitted(began)
-                self.buckets.submitted(describe, began, bucket)
-            else:
-                self.buckets.follow(describe(), began, bucket)
 
     def gradients_begin(self, *, goes_on: bool) -> None:
         """Note a call of ``torch.autograd.grad``, which is a backward.
