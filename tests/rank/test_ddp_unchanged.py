@@ -167,7 +167,7 @@ errors, sent, raised
 
 @pytest.mark.parametrize(
     ("depth", "stops", "backwards"),
-    [(20, 15, 150), in_soak(60, 200, 250), in_soak(2, 200, 3000)],
+    [(20, 15, 150), in_soak(30, 200, 200), in_soak(2, 200, 3000)],
 )
 def test_stops_while_a_backward_reduces(form, cluster, depth, stops, backwards):
     """After a stop at any moment, the next iteration trains; many are within, in small buckets."""
