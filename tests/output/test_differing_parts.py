@@ -26,7 +26,7 @@ SAME = {
         "DataLoader worker (pid(s) 77, 78) exited",
         "DataLoader worker (pid(s) 99, 78) exited",
     ),
-    "own process id in a path": ("cannot open /run/train-41001.log", "cannot open /run/train-41002.log"),
+    "own process id in a path": ("no file /run/train-41001.log", "no file /run/train-41002.log"),
     "terminated process": ("Terminating process 23409", "Terminating process 23401"),
     "address of an object": (
         "<Net object at 0x7fe424a0dd20> is no tensor",
@@ -46,7 +46,7 @@ SAME = {
     "URL": ("PUT http://host-a:8001/kv failed", "PUT http://host-b:8002/kv failed"),
     "file descriptor": ("Bad file descriptor: fd=71", "Bad file descriptor: fd=84"),
     "file descriptor in words": ("file descriptor 9 is closed", "file descriptor 12 is closed"),
-    "temporary file": ("no such file: /tmp/tmpab12cd_9/x.pt", "no such file: /tmp/tmpq0_2zzk1/x.pt"),
+    "temporary file": ("no file /tmp/tmpab12cd_9/x.pt", "no file /tmp/tmpq0_2zzk1/x.pt"),
     "shared memory": ("unlink /dev/shm/torch_41001_77_0", "unlink /dev/shm/torch_41002_98_0"),
     "path of the cell": ("/tmp/ipykernel_1/5.py:2: careful", "/tmp/ipykernel_2/5.py:2: careful"),
     "date and time": ("2026-11-27 02:03:15,419 ERROR x", "2026-11-27 02:03:16,803 ERROR x"),

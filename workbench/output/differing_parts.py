@@ -213,14 +213,16 @@ class MessageLines:
         self._inside = False
 
     def template(self, line: str) -> Template | None:
-        """Return the template of the next line, or None if no part of it may differ."""
-        self._inside = bool(_BEGINS_MESSAGE.search(line)) or (
-            self._inside and line.startswith((" ", "\t", "\n"))
-        )
+        """Return the template of the next line, or None for a line in which no part may differ.
+
+        The first line of a message always has one.
+        """
+        begins = bool(_BEGINS_MESSAGE.search(line))
+        self._inside = begins or (self._inside and line.startswith((" ", "\t", "\n")))
         if not self._inside or "\r" in line or not line.endswith("\n"):
             return None
         template = self._maker.template(line)
-        return template if template.values else None
+        return template if begins or template.values else None
 
 
 def ranks_of_message(

@@ -86,7 +86,7 @@ class Excerpt:
 
     def add(self, merged: MergedItem) -> None:
         """Add the next line or display, or several complete lines of one stream."""
-        ranks, item = merged
+        ranks, item, _ = merged
         if is_clear(item):
             self._replaced.update(ranks)
             if not json.loads(item.bundle)["clear"]:
