@@ -119,7 +119,7 @@ class Excerpt:
         self._head, self._tail, self._sizes = [], deque(), (Size(), Size())
         self._left_out, self._full, self._all = left_out, False, left_out.total()
         for items in (head, tail):
-            for own, item in items:
+            for own, item, _ in items:
                 left = tuple(rank for rank in own if rank not in gone)
                 if left or not own:
                     self._add(MergedItem(left, item))
