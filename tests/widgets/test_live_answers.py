@@ -246,6 +246,7 @@ def test_an_explanation_is_given_on_request(cluster):
     source = ClusterSource(cluster)
     none = answer(source, {"type": "explain"}).content["explanation"]
     assert none["unknown"].startswith("Nothing to explain: no iteration was recorded.")
+    assert "No optimizer stepped" in none["unknown"]
     train(cluster, 30, late=4)
     found = answer(source, {"type": "explain"}).content["explanation"]
     assert (found["first_iteration"], found["last_iteration"]) == (0, 29)

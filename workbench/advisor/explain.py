@@ -14,7 +14,7 @@ from workbench.advisor.transport import transport_causes
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
 from workbench.resources import Unknown
-from workbench.timings.store import Rows
+from workbench.timings.store import Rows, last_cell
 from workbench.timings.verdict import Cause
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def explain(
         Number of the newest iterations to explain, from any cells.
     all_cells
         Explain all iterations; by default, and without `latest`, those of the
-        last cell that recorded any.
+        last cell that recorded any. If this cell has one iteration, those of the cells
+        before it with one iteration are included.
 
     Raises
     ------
@@ -60,10 +61,13 @@ def explain(
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > rows["iteration"].max() - latest]
     elif not all_cells and len(rows):
-        rows = rows[rows["cell"] == rows["cell"].max()]
+        rows = last_cell(rows)
     if not len(rows):
         off = getattr(timings, "unrecorded", "")
-        why = off or "no iteration was recorded. Train in a %%distributed cell first."
+        why = off or (
+            "no iteration was recorded. No optimizer stepped in a %%distributed cell; an iteration "
+            "ends with optimizer.step()."
+        )
         raise UsageError(f"Nothing to explain: {why}")
     evidence = Evidence(training, timings, rows)
     causes = [one for find in FINDERS for one in find(evidence)]

@@ -13,7 +13,7 @@ from workbench.errors import UsageError
 from workbench.resources import Unknown
 from workbench.resources.unknown import number_or_unknown
 from workbench.timings import Summary
-from workbench.timings.store import Rows, warm
+from workbench.timings.store import Rows, last_cell, warm
 from workbench.timings.summary import COMPILED, UNHEARD, summarize
 from workbench.timings.verdict import CHANGE, Cause, Verdict
 
@@ -89,7 +89,7 @@ def _newest(timings: Any) -> Rows:
     ranks = int(last["world_size"].max(initial=1))
     # ranks send several rows at a time, not all in the order of the iterations
     rows: Rows = timings.rows(max(0, size - 2 * LATEST * ranks))
-    rows = rows[rows["cell"] == rows["cell"].max(initial=0)]
+    rows = last_cell(rows)
     return np.asarray(rows[rows["iteration"] > rows["iteration"].max(initial=0) - LATEST])
 
 

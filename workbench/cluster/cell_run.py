@@ -17,6 +17,7 @@ from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import interrupts_later, uninterrupted
 from workbench.errors import CellInterrupted, CellTimeout, RankError, RanksFailed
 from workbench.output.cell_output import CellOutput
+from workbench.output.differing_parts import identities
 from workbench.output.sink import Sink
 from workbench.ranks import phrase
 from workbench.wire.prompt_messages import InputRequest
@@ -80,7 +81,8 @@ class CellRun:
         self._inbox = CellInbox(send)
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | ValueNotSent | None] = {}
-        self.output = CellOutput(ranks, sink)
+        self._identities = identities(processes.engines.ranks)
+        self.output = CellOutput(ranks, sink, self._identities)
         self.prompts = Prompts(send, self.output)
         self._lost = lost
         self._backend = backend
@@ -164,6 +166,7 @@ class CellRun:
         stall, interrupted = self.monitor.stall, self._freed_by_interrupt is not None
         return failure(
             self.errors,
+            known=self._identities,
             released=self.monitor.released or not self._initialized,
             stall=f"{stall} {self.monitor.cure or self._backend.uneven_cure}" if stall else "",
             is_peer_error=lambda error: (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.members import STILL_RUNS
 from workbench.errors import COLOURS, RankError, RanksFailed, StartFailed, reason
+from workbench.output.differing_parts import RankIdentity, labelled, shared_messages
 from workbench.ranks import RankInfo, grouped, label, phrase, ranks_text
 
 if TYPE_CHECKING:
@@ -94,15 +95,21 @@ def failure(
     released: bool = False,
     stall: str = "",
     is_peer_error: Callable[[RankError], bool] = lambda _: False,
+    known: Mapping[int, RankIdentity] | None = None,
 ) -> RanksFailed:
     """Return the error of a cell that has failed on some ranks.
 
+    Errors that differ only in what identifies a rank, as `known`, are shown once.
     `stall` says why waiting ranks were freed although no rank had failed, and `is_peer_error`
     whether the error of a rank only means that another rank has failed.
     """
     own = {rank: error for rank, error in errors.items() if not is_peer_error(error)}
     shown = own or errors
-    parts = [f"{label(ranks)} {_text(error)}" for ranks, error in _grouped(shown)]
+    parts = []
+    for ranks, error, differing in _grouped(shown, known or {}):
+        parts.append(f"{label(ranks)} {_text(error)}")
+        if differing:
+            parts.append(labelled(ranks, differing))
     if stall and not own:  # the backend's error only says that the ring has ended
         parts = [stall]
     freed = sorted(set(errors) - set(own))
@@ -140,10 +147,20 @@ def _text(error: RankError) -> str:
     return f"{message}\n{error.traceback}".rstrip()
 
 
-def _grouped(errors: dict[int, RankError]) -> list[tuple[list[int], RankError]]:
-    """Return errors with the ranks that share them, in the order of the first rank."""
-    shared = {rank: (one.name, one.message, _details(one)) for rank, one in errors.items()}
-    return [(ranks, errors[ranks[0]]) for _, ranks in grouped(shared)]
+def _grouped(
+    errors: dict[int, RankError], known: Mapping[int, RankIdentity]
+) -> list[tuple[tuple[int, ...], RankError, str]]:
+    """Return errors with the ranks that share them and what differs, by the first rank."""
+    compared = {rank: (one.name, one.message, _details(one)) for rank, one in errors.items()}
+    groups = []
+    for ranks, (_, message, _), differing in shared_messages(compared, known):
+        first = errors[ranks[0]]
+        shown = first
+        if message != first.message:
+            traceback = first.traceback.replace(first.message, message)
+            shown = replace(first, message=message, traceback=traceback)
+        groups.append((ranks, shown, differing))
+    return groups
 
 
 def _details(error: RankError) -> str:

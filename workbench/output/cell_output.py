@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from workbench.output.differing_parts import RankIdentity
 from workbench.output.final_order import OutputLog
 from workbench.output.merger import MergedItem, OutputMerger
+from workbench.output.shared_messages import SharedMessages
 from workbench.output.sink import Sink, TextSink
 
 _END = float("inf")
@@ -15,16 +17,33 @@ _END = float("inf")
 class CellOutput:
     """Merges the output of a cell's ranks as it arrives, and determines its final order.
 
+    Parameters
+    ----------
+    ranks
+        The ranks of the cell.
+    sink
+        Where the output goes.
+    known
+        The identities of the ranks, by which warnings and errors are merged.
+
     Attributes
     ----------
     written
         Whether the last `write` has written everything that could be written.
     """
 
-    def __init__(self, ranks: tuple[int, ...], sink: Sink) -> None:
+    def __init__(
+        self,
+        ranks: tuple[int, ...],
+        sink: Sink,
+        known: Mapping[int, RankIdentity] | None = None,
+    ) -> None:
         self._ranks = ranks
-        self._merger = OutputMerger(ranks)
-        self._log = OutputLog(ranks)
+        self._known = (known or {}) if len(ranks) > 1 else {}
+        self._merger = OutputMerger(ranks, known=self._known)
+        self._log = OutputLog(ranks, known=self._known)
+        self._live = SharedMessages(self._known)
+        self._final = SharedMessages(self._known)
         self._text = TextSink()
         self._sink = sink
         self.written = True
@@ -68,7 +87,7 @@ class CellOutput:
         """Show everything received so far; in the final order, it comes before what follows."""
         self.write(_END)
         self._order_rest()
-        self._log = OutputLog(self._ranks)
+        self._log = OutputLog(self._ranks, known=self._known)
 
     def end_prompt(self, text: str) -> None:
         """Add a prompt with its answer, which the front end has shown, to the final order."""
@@ -82,10 +101,14 @@ class CellOutput:
         """Write the output that is merged at the time `now`; stop after the time `until`."""
         self.written = True
         for merged in self._merger.ready(now):
-            self._sink.put(merged)
+            for shown in self._live.fill(merged):
+                self._sink.put(shown)
             if time.monotonic() > until:
                 self.written = False
                 break
+        if self.written:
+            for shown in self._live.end():
+                self._sink.put(shown)
         self._sink.poll()
         while self.written and (output := self._log.advance()):
             self._order(output)
@@ -108,7 +131,11 @@ class CellOutput:
         for output in self._log.rest():
             self._order(output)
             self._sink.poll()
+        self._put_final(self._final.end())
 
     def _order(self, output: list[MergedItem]) -> None:
+        self._put_final([shown for merged in output for shown in self._final.fill(merged)])
+
+    def _put_final(self, output: list[MergedItem]) -> None:
         for sink in (self._text, self._sink):
             sink.put_final(output)

@@ -86,7 +86,7 @@ class Excerpt:
 
     def add(self, merged: MergedItem) -> None:
         """Add the next line or display, or several complete lines of one stream."""
-        ranks, item = merged
+        ranks, item, _ = merged
         if is_clear(item):
             self._replaced.update(ranks)
             if not json.loads(item.bundle)["clear"]:
@@ -119,7 +119,7 @@ class Excerpt:
         self._head, self._tail, self._sizes = [], deque(), (Size(), Size())
         self._left_out, self._full, self._all = left_out, False, left_out.total()
         for items in (head, tail):
-            for own, item in items:
+            for own, item, _ in items:
                 left = tuple(rank for rank in own if rank not in gone)
                 if left or not own:
                     self._add(MergedItem(left, item))

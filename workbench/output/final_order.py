@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from workbench.output.merger import Item, MergedItem
+from workbench.output.differing_parts import RankIdentity
+from workbench.output.merger import Item, MergedItem, MessageLine, merged_item
 from workbench.output.rank_log import RankLog
 
 LOOK_AHEAD_LINES = 1 << 15
@@ -37,10 +38,17 @@ class OutputLog:
     look_ahead
         Number of lines per rank that are compared; by default `LOOK_AHEAD_LINES`
         divided among the ranks.
+    known
+        The identities of the ranks, by which warnings and errors are merged.
     """
 
-    def __init__(self, ranks: Sequence[int], look_ahead: int | None = None) -> None:
-        self.ranks = {rank: RankLog() for rank in ranks}
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        look_ahead: int | None = None,
+        known: Mapping[int, RankIdentity] | None = None,
+    ) -> None:
+        self.ranks = {rank: RankLog((known or {}).get(rank)) for rank in ranks}
         self._notes: list[tuple[dict[int, int], str]] = []
         usual = max(LOOK_AHEAD_LINES // max(len(ranks), 1), _LEAST_LINES)
         self._look_ahead = usual if look_ahead is None else look_ahead
@@ -86,7 +94,7 @@ class OutputLog:
         equal = min((_equal(first, other) for other in others), default=len(first))
         for log in logs:
             log.take(equal, alone=len(logs) == 1)
-        return output + _joined(ranks, first[:equal])
+        return output + _joined(ranks, equal, first, *others)
 
     def _merged_chunk(self, merger: _Merger, most: int | None) -> list[MergedItem]:
         output = self._due_notes()
@@ -114,11 +122,26 @@ class OutputLog:
         return due
 
 
-def _joined(ranks: tuple[int, ...], items: Sequence[Item]) -> list[MergedItem]:
-    """Return consecutive items, with complete lines of one stream as one text."""
+def _joined(ranks: tuple[int, ...], count: int, *items: Sequence[Item]) -> list[MergedItem]:
+    """Return consecutive items, with complete lines of one stream as one text.
+
+    Parameters
+    ----------
+    count
+        How many items to return.
+    items
+        The items of each rank, which are equal.
+    """
     output: list[MergedItem] = []
-    for stream, run in groupby(items, key=attrgetter("stream")):
+    kind = attrgetter("stream", "__class__")
+    at = 0
+    for (stream, type_of_items), run in groupby(items[0][:count], key=kind):
         same = list(run)
+        begin, at = at, at + len(same)
+        if type_of_items is MessageLine:
+            rows = zip(*(of_rank[begin:at] for of_rank in items), strict=True)
+            output += [merged_item(ranks, row) for row in rows]
+            continue
         text = "".join(item.text for item in same)
         if text.count("\n") == len(same) and "\r" not in text:
             output.append(MergedItem(ranks, Item(stream, text)))
@@ -199,6 +222,7 @@ class _Merger:
         if item not in self._shared:
             return self._own(rank, most)
         ranks = sorted(self._heads.pop(item))
+        merged = merged_item(tuple(ranks), [self._items[one][self._at[one]] for one in ranks])
         changed = {item}
         for one in ranks:
             self._counts[one][item] -= 1
@@ -208,7 +232,7 @@ class _Merger:
                 changed.add(found)
         for found in changed:
             self._check(found)
-        return [MergedItem(tuple(ranks), item)]
+        return [merged]
 
     def _own(self, rank: int, most: int) -> list[MergedItem]:
         """Take items of only one rank: several, if no other rank can continue."""
@@ -222,9 +246,9 @@ class _Merger:
         if (found := self._advance(rank)) is not None:
             self._check(found)
         return (
-            [MergedItem((rank,), items[at])]
+            [merged_item((rank,), [items[at]])]
             if count == 1
-            else _joined((rank,), items[at : at + count])
+            else _joined((rank,), count, items[at : at + count])
         )
 
     def _take(self, rank: int, count: int, *, alone: bool) -> None:

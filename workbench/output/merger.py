@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
+
+from workbench.output.differing_parts import MessageLines, RankIdentity
 
 HOLD_S = 0.15
 """How long a line waits for the other ranks to print the same."""
 _MOST_HOLD_S = 1.0
-"""Longest such wait, used if ranks were seen to print the same line later."""
+"""Longest such wait: of warnings and errors, and if ranks were seen to print a line later."""
 _REMEMBERED = 1000
 _PIECE = re.compile(r"[^\r\n]*[\r\n]|[^\r\n]+")
 
@@ -32,6 +34,20 @@ class Item(NamedTuple):
     bundle: str = ""
 
 
+class MessageLine(Item):
+    """A line of a warning or an error, parts of which may differ between ranks.
+
+    Its text is a template, so that lines which differ only in these parts are equal.
+
+    Attributes
+    ----------
+    values
+        The parts on this rank.
+    """
+
+    values: tuple[str, ...] = ()
+
+
 class MergedItem(NamedTuple):
     """An item and the ranks that printed it.
 
@@ -41,10 +57,19 @@ class MergedItem(NamedTuple):
         The ranks; empty for a note of the kernel.
     item
         The item; in the final order it may contain several complete lines.
+    values
+        For a `MessageLine`, the parts that may differ, of each of the ranks.
     """
 
     ranks: tuple[int, ...]
     item: Item
+    values: tuple[tuple[str, ...], ...] = ()
+
+
+def merged_item(ranks: tuple[int, ...], items: Sequence[Item]) -> MergedItem:
+    """Return equal items of some ranks as one."""
+    values = tuple(item.values for item in items if isinstance(item, MessageLine))
+    return MergedItem(ranks, items[0], values)
 
 
 class LineSplitter:
@@ -52,9 +77,16 @@ class LineSplitter:
 
     A line ends at a newline or a carriage return, when the rank writes to the other
     stream, and before a display.
+
+    Parameters
+    ----------
+    identity
+        The identity of the rank, by which its warnings and errors are merged with those of
+        other ranks; None to merge only equal lines.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, identity: RankIdentity | None = None) -> None:
+        self._messages = None if identity is None else MessageLines(identity)
         self._stream = ""
         self._parts: list[str] = []
 
@@ -85,6 +117,8 @@ class LineSplitter:
             pieces = [line + "\n" for line in lines]
         if rest:
             self._parts.append(rest)
+        if stream == "stderr" and self._messages is not None:
+            return before + [self._message_line(self._messages, piece) for piece in pieces]
         return before + [Item(stream, piece) for piece in pieces]
 
     def flush(self) -> list[Item]:
@@ -93,14 +127,23 @@ class LineSplitter:
         self._parts.clear()
         return [Item(self._stream, text)] if text else []
 
+    @staticmethod
+    def _message_line(messages: MessageLines, piece: str) -> Item:
+        template = messages.template(piece)
+        if template is None:
+            return Item("stderr", piece)
+        line = MessageLine("stderr", template.text)
+        line.values = template.values
+        return line
+
 
 class _RankQueue:
     """The lines of one rank that are not written yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: RankIdentity | None) -> None:
         self.items: deque[tuple[Item, float]] = deque()
         self.counts: Counter[Item] = Counter()
-        self.lines = LineSplitter()
+        self.lines = LineSplitter(identity)
         self.unfinished_since = 0.0
         self.ended = False
 
@@ -129,10 +172,17 @@ class OutputMerger:
         The ranks of the cell.
     hold_s
         How long a line waits for other ranks.
+    known
+        The identities of the ranks, by which warnings and errors are merged.
     """
 
-    def __init__(self, ranks: Iterable[int], hold_s: float = HOLD_S) -> None:
-        self._queues = {rank: _RankQueue() for rank in ranks}
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        hold_s: float = HOLD_S,
+        known: Mapping[int, RankIdentity] | None = None,
+    ) -> None:
+        self._queues = {rank: _RankQueue((known or {}).get(rank)) for rank in ranks}
         self._hold_s = hold_s
         self._written: dict[Item, tuple[float, tuple[int, ...]]] = {}
         """Lines written without some ranks: the time, and the ranks that had printed them."""
@@ -192,18 +242,20 @@ class OutputMerger:
         item = self._choose(heads)
         if silent:  # a rank without output may still print the same
             waited = now - min(self._queues[rank].items[0][1] for rank in heads[item])
-            if waited < self._hold_s:
+            hold_s = _MOST_HOLD_S if isinstance(item, MessageLine) else self._hold_s
+            if waited < hold_s:
                 return None
         return item
 
     def _take(self, item: Item, ranks: tuple[int, ...], now: float) -> MergedItem:
+        merged = merged_item(ranks, [self._queues[rank].items[0][0] for rank in ranks])
         for rank in ranks:
             self._queues[rank].take()
         if len(ranks) < len(self._queues):
             if len(self._written) >= _REMEMBERED:
                 self._written.clear()
             self._written[item] = now, ranks
-        return MergedItem(ranks, item)
+        return merged
 
     def _own_items(self, rank: int, since: float, now: float) -> Iterator[MergedItem]:
         """Yield items that arrived with a rank's line and that no other rank has queued."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
+from workbench.output.differing_parts import RankIdentity
 from workbench.output.merger import Item, LineSplitter
 
 
 class RankLog:
     """The output of one rank in a cell that is not merged yet, in order.
+
+    Parameters
+    ----------
+    identity
+        As for `LineSplitter`.
 
     Attributes
     ----------
@@ -19,11 +25,11 @@ class RankLog:
         Number of the latest merged items that only this rank printed, in one iteration.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, identity: RankIdentity | None = None) -> None:
         self._items: list[Item] = []
         self._iterations: list[int] = []
         self._start = 0
-        self._lines = LineSplitter()
+        self._lines = LineSplitter(identity)
         self._iteration = 0
         self._returns = False
         """Whether the rank has written a carriage return."""

@@ -4,7 +4,7 @@
 - `session`: the functions that the kernel calls by `calls`; creates everything else
 - `cell`: runs a cell; `interrupts`: interrupts its code; `process_state`: restores settings
   afterwards; `tracebacks` and `traceback_frames`: format its error; `gpu_errors`: explains those
-  of CUDA and NCCL
+  of CUDA and NCCL; `training_errors`: explains those of other libraries
 - `output`, `descriptors` and `console_bars`: capture its output; `window`: makes it wait while
   the kernel is behind; `pager`: prints what IPython would page
 - `prompts`: input() and what else asks the user; `debugger`: breakpoint()
@@ -12,6 +12,7 @@
   Python outside all phases, while asked; `transfers`: push and pull; `profiler`: profiles
   iterations with PyTorch's profiler, which `torch_profiler` starts and reads
 - `attributes`: names of the attributes of its objects, for completion
+- `spawned`: refuses to spawn processes that need a cell's code
 - `after_import`: calls functions when a cell imports a library
 - `backends/`: the process group of the ranks; `recording/`: records iterations
 """

@@ -12,7 +12,7 @@ import re
 import sys
 import tokenize
 import traceback
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ from workbench.rank import tracebacks
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import GradientMode, ProcessState
+from workbench.rank.traceback_frames import CELL_FILE
 
 VALUE_LIMIT_BYTES = 64 << 20
 """A larger value of a last expression is not sent to the kernel."""
@@ -215,6 +216,8 @@ class _ResultCatcher:
             "loop_runner": _run_coroutine,
         }
         hook, trap.hook = trap.hook, self._on_value
+        if not isinstance(shell.compile.get_code_name, _CellNames):
+            shell.compile.get_code_name = _CellNames(shell.compile.get_code_name)
         saved = {name: getattr(shell, name) for name in functions}
         for name, function in functions.items():
             setattr(shell, name, function)
@@ -244,6 +247,20 @@ class _ResultCatcher:
         last: BaseException | None = getattr(sys, "last_value", None)
         if last is not None:
             sys.stderr.write(tracebacks.describe(self._shell, last)[1] + "\n")
+
+
+class _CellNames:
+    """Names the file of a cell without the process id, which would differ between ranks."""
+
+    def __init__(self, names: Callable[..., str]) -> None:
+        self._names = names
+
+    def __call__(self, *args: Any) -> str:
+        """Return the file name under which a cell is compiled; there is no such file."""
+        return _PROCESS_FOLDER.sub(f"{CELL_FILE}cell", self._names(*args))
+
+
+_PROCESS_FOLDER = re.compile(rf"\b{CELL_FILE}\d+\b")
 
 
 def _ends_with_semicolon(source: str) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from workbench.rank import cell as cells
-from workbench.rank import console_bars
+from workbench.rank import console_bars, spawned
 from workbench.rank.attributes import AttributeNames
 from workbench.rank.backends import DEFAULT, backend_class
 from workbench.rank.backends.backend import Backend, CellCollectives
@@ -102,6 +102,7 @@ class Session:
         output = OutputChannel(self._outbox, lambda: self.recorder.records.iterations, world_size)
         self._capture = Capture(shell, output)
         self.backend.install()
+        spawned.install()
 
     def move(self, control: Address, timings: Address, world_size: int) -> None:
         """Continue with another rank number, or another number of ranks."""

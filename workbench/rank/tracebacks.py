@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from workbench.rank import gpu_errors
+from workbench.rank import gpu_errors, training_errors
 from workbench.rank.traceback_frames import TracebackFrame, TracebackStyle
 
 FRAMES = 20
@@ -48,6 +48,8 @@ def describe(shell: Any, error: BaseException) -> tuple[str, str]:
         return texts.of_error(error), texts.make(lambda: "\n".join(own()))
     message = gpu_errors.explained(error, texts.of_error(error))
     paint = TracebackStyle(str(getattr(shell, "colors", "")).lower() != "nocolor")
+    if explained := training_errors.explained(error, message):
+        return explained, _cell_lines(error, paint)
     if _is_one_line(error) or getattr(shell.InteractiveTB, "mode", "") == "Minimal":
         return message, paint.error(type(error).__name__, message)
     if isinstance(error, KeyboardInterrupt):
@@ -192,6 +194,12 @@ def _chosen(places: list[TracebackFrame], most: int) -> list[int]:
                 chosen.add(number)
                 shown.add((place.file, place.line))
     return sorted(chosen)
+
+
+def _cell_lines(error: BaseException, paint: TracebackStyle) -> str:
+    """Return only the cell's lines of a traceback: the first one and the last one."""
+    places = [place for place in _places(error) if place.in_cell]
+    return "\n".join(_frame(place, paint, 0) for place in dict.fromkeys(places[:1] + places[-1:]))
 
 
 def _left_out(places: list[TracebackFrame]) -> str:

@@ -271,7 +271,8 @@ def peers_of(rows: Rows) -> npt.NDArray[np.int64]:
 def warm(rows: Rows) -> Rows:
     """Return rows without each cell's first iteration, a warm-up, and without profiled ones.
 
-    If there are no others, return all but the first ones, or all.
+    Of successive cells with one iteration each, only the first is a warm-up. If there are no
+    others, return all but the first ones, or all.
     """
     others = rows[~first_of_cell(rows)]
     usual = others[~profiled(others)]
@@ -279,8 +280,31 @@ def warm(rows: Rows) -> Rows:
 
 
 def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which rows are the first iteration of their cell."""
-    return has_flag(rows, Flag.FIRST_OF_CELL)
+    """Return which rows are the first iteration of their cell, a warm-up.
+
+    If a cell and the one before it have one iteration each, the later one is no warm-up.
+    """
+    first = has_flag(rows, Flag.FIRST_OF_CELL)
+    cells = np.unique(rows["cell"][first])
+    if len(cells) < 2:
+        return first
+    single = ~np.isin(cells, np.unique(rows["cell"][~first]))
+    continued = cells[1:][single[1:] & single[:-1]]
+    return first & ~np.isin(rows["cell"], continued) if len(continued) else first
+
+
+def last_cell(rows: Rows) -> Rows:
+    """Return the rows of the last cell, and of the cells with one iteration if it has one.
+
+    These are the successive cells before it that also have one iteration.
+    """
+    cells, inverse = np.unique(rows["cell"], return_inverse=True)
+    several = np.zeros(len(cells), bool)
+    several[inverse[~has_flag(rows, Flag.FIRST_OF_CELL)]] = True
+    begin = len(cells) - 1
+    while begin > 0 and not several[begin] and not several[begin - 1]:
+        begin -= 1
+    return np.asarray(rows[inverse >= begin])
 
 
 def profiled(rows: Rows) -> npt.NDArray[np.bool_]:

@@ -64,7 +64,9 @@ def _message(timings: Timings, state: State) -> str:
             return timings.unrecorded
         if timings.remark:
             return timings.remark
-        return "Waiting for the first iteration of a %%distributed cell."
+        return (
+            "Waiting for the first iteration of a %%distributed cell: no optimizer has stepped yet."
+        )
     if state == "running":
         unheard = f"{UNHEARD}." if timings.unheard else ""
         notes = (_lag_text(timings.lag_s), unheard, timings.unrecorded)

@@ -130,3 +130,32 @@ def test_groups_of_a_replaced_rank(grouped):
         says = "process group of 3 ranks has ended.*dist.new_group.*FSDP2 models"
         with pytest.raises(RanksFailed, match=says):
             quiet(grouped, f"if rank < 2: {source}", timeout=CELL_S)
+
+
+def test_device_ids_without_a_gpu(ranks):
+    """One short message for all ranks, although each has its own number."""
+    with pytest.raises(RanksFailed) as caught:
+        quiet(
+            ranks,
+            "import torch\n"
+            "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4), device_ids=[rank])",
+        )
+    text = str(caught.value)
+    assert "[ranks 0-2] ValueError: DistributedDataParallel(device_ids=[<device>]): " in text
+    assert "parameters are on the CPU" in text
+    assert text.count("device_ids is only for a model on a GPU") == 1
+    assert len(text.splitlines()) < 15
+
+
+def test_a_model_is_wrapped_again_after_a_cell_that_failed(ranks):
+    """The first wrapper ends with the frames of the failed cell, and so do its hooks."""
+    source = (
+        "def train(fail):\n"
+        "  wrapped = torch.nn.parallel.DistributedDataParallel(model)\n"
+        "  for _ in range(3):\n"
+        "    wrapped(torch.ones(2, 4)).sum().backward()\n"
+        "    if fail: raise ValueError('planted')\n"
+    )
+    with pytest.raises(RanksFailed, match="planted"):
+        quiet(ranks, f"import torch\nmodel = torch.nn.Linear(4, 4)\n{source}train(True)")
+    assert quiet(ranks, "train(False)\n1").values == {0: 1, 1: 1, 2: 1}

@@ -28,6 +28,7 @@ _GLOO_TIMEOUT_S = 30
 """Horovod's default. If a peer ends while Gloo sends to it, Gloo may not notice earlier."""
 _SHUT_DOWN = "Horovod has been shut down"
 """In the errors of TensorFlow's ops, whose class depends on the operation."""
+_WITH_JOIN = "is not supported with Join"
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _POLL_S = 0.02
 """How long the server takes to notice that it must stop; half a second by default."""
@@ -74,6 +75,8 @@ class HorovodBackend(Backend):
     def is_peer_error(error: RankError) -> bool:
         """Whether it is the error that Horovod's collectives raise when their ring ends."""
         in_tensorflow = error.name.endswith("Error") and _SHUT_DOWN in error.message
+        if _WITH_JOIN in error.message:  # the mistake itself, and not its effect on another rank
+            return False
         return error.name == "HorovodInternalError" or in_tensorflow
 
     def _init_once(self) -> None:
