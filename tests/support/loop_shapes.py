@@ -117,6 +117,7 @@ SHAPES = {
     ),
     "asked in the closure of the step": shape(
         """
+net = Net()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 source = iter(loader())
 def closure():
@@ -130,6 +131,7 @@ for _ in range(5): optimizer.step(closure)
     ),
     "a closure that is called several times": shape(
         """
+net = Net()
 optimizer = torch.optim.LBFGS(net.parameters(), lr=0.01, max_iter=2, max_eval=2)
 for x, y in loader():
     def closure():
@@ -377,7 +379,6 @@ def train():
 thread = threading.Thread(target=train); thread.start(); thread.join()
 """
     ),
-    "a worker process": shape("for x, y in loader(num_workers=1, seconds=4 * T): step(x, y)", data=2),
     "a pause after the step": shape(
         "for x, y in loader():\n    step(x, y)\n    time.sleep(T)", other=1
     ),
