@@ -21,6 +21,7 @@ layer package                              process       content
 3     `agent/`                             one per VM    starts and supervises a VM's ranks
 2     `timings/`                           kernel        recorded iterations
 2     `scalars.py`                         any           what users log with iterations
+2     `loading.py`                         any           iterables that users name as loaders
 2     `output/`                            kernel        merges the output of ranks
 2     `rank/`                              rank          code that runs in a rank
 2     `hosts/`                             any           VMs as users write them
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         WireError,
         WorkbenchError,
     )
+    from workbench.loading import data
     from workbench.resources import Distance, Snapshot, take_snapshot
     from workbench.scalars import log
     from workbench.timings.run import list_runs, open_run
@@ -90,6 +92,7 @@ _MODULES = {
     "Distance": "workbench.resources",
     "ScalingStudy": "workbench.advisor.scaling_record",
     "Snapshot": "workbench.resources",
+    "data": "workbench.loading",
     "diagnose": "workbench.doctor",
     "diagnose_all": "workbench.doctor",
     "explain": "workbench.advisor",
@@ -136,6 +139,7 @@ __all__ = [
     "WireError",
     "WorkbenchError",
     "__version__",
+    "data",
     "diagnose",
     "diagnose_all",
     "explain",

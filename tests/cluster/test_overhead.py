@@ -171,6 +171,24 @@ for _ in range(3):
     assert not ready.measure_overhead(wrap + train, pairs=3).hooked
 
 
+def test_runs_without_recording_wait_in_the_same_way(ready):
+    """Horovod's own wait polls without a pause: the waiting rank would use a core for it."""
+    waits = SHARED_MODEL + """
+model = net()
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    if rank == 1: time.sleep(0.1)
+    model(torch.ones(4, 32)).square().mean().backward()
+    optimizer.step()
+"""
+    found = ready.measure_overhead(waits, pairs=3)
+    recorded_us, unrecorded_us = found.main_thread_us
+    assert unrecorded_us < 3 * recorded_us
+    assert "Both wait for collectives with pauses" in repr(found)
+
+
 def test_nothing_has_run():
     """A cluster that was not started has no cell to measure."""
     import workbench as wb

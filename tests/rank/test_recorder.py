@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from iterations import store
 from timers import InThread, eventually
 
@@ -243,8 +244,9 @@ def test_phases_on_a_gpu_are_those_of_its_stream():
     held = []
     ring = Ring(device=DeviceClock(stream.event), deliver=held.append)
     for _ in range(4):
+        load = ring.recorder.loop.load_begins()
         stream.now += 30  # the loader; the GPU has 16 ms of work left of the step before
-        ring.recorder.loop.loaded(time.perf_counter_ns() - 10**9)
+        ring.recorder.loop.load_ends(load)
         ring.recorder.loop.enter(Phase.COPY)
         stream.work(2)
         ring.recorder.loop.leave()
@@ -312,6 +314,44 @@ def test_the_wait_for_the_last_bucket_on_a_gpu():
         found = [record.forward_ns, record.backward_ns, record.exposed_ns, record.optimizer_ns]
         assert found == [5e6, 8e6, 3e6, 1e6]
         assert (record.size_bytes, record.tensors) == (200, 2)
+
+
+def test_loading_for_an_evaluation_is_other_time_on_a_gpu_too():
+    """Its spans are assigned at the end of the window, when the use of its batches is known."""
+    stream = Stream()
+    held = []
+    ring = Ring(device=DeviceClock(stream.event), deliver=held.append)
+    loop, passes = ring.recorder.loop, (BatchesOf(3), BatchesOf(3))
+    for _ in range(3):
+        for batches, trains, duration in zip(passes, (True, False), (30, 50), strict=True):
+            load = loop.load_begins(batches)
+            stream.now += duration
+            batch = (torch.ones(4),)
+            loop.load_ends(load, batches, batch)
+            loop.forward_begins(training=True, grad=trains, arguments=batch)
+            stream.work(5)
+            if trains:
+                loop.backward_begins()
+                loop.backward_ends()
+            loop.forward_ends(grad=trains)
+        loop.step_begins(1)
+        loop.step_ends(1)
+    ring.recorder.end_cell()
+    stream.now += 16
+    for iteration in held:
+        if isinstance(iteration, RecordedIteration):
+            ring.pack(iteration)
+    for record in ring.records[1:]:
+        assert (record.data_ns, record.samples) == (25e6, 4)  # 5 ms of work were left
+        assert record.other_ns == 45e6 + 5e6
+        assert sums(record) == record.duration_ns
+
+
+class BatchesOf:
+    """An iterator of a loader."""
+
+    def __init__(self, count):
+        self._index_sampler = range(count)
 
 
 @pytest.mark.parametrize("steps", [3, 40])

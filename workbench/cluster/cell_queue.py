@@ -255,7 +255,7 @@ class CellQueue:
                 processes.save()
         state.begin()
         for rank in run.ranks:
-            given = (run.number, run.source, recorded)
+            given = (run.number, run.source, recorded, record is not None)
             run.calls[rank] = processes.engines.begin(rank, "run_cell", *given)
 
     def _settle_uninterrupted(self, run: CellRun, processes: ClusterProcesses) -> None:

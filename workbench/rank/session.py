@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Any
@@ -34,6 +34,7 @@ from workbench.rank.prompts import Prompts
 from workbench.rank.recording.communication_threads import CommunicationThreads
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import Recorded
+from workbench.rank.recording.loader_hooks import LoaderHooks, named
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.recording.sender import RecordChannel
 from workbench.rank.recording.torch_hooks import TorchHooks
@@ -79,7 +80,11 @@ class Session:
         self.recorder = Recorder(chosen.poll, self._deliver, device)
         self.recorder.on = False  # until a cell is recorded
         self.backend = chosen(self.recorder, self.send)
-        self.hooks = (TorchHooks(self.recorder, copies=gpu), *self.backend.hooks)
+        self.hooks = (
+            TorchHooks(self.recorder, copies=gpu),
+            LoaderHooks(self.recorder),
+            *self.backend.hooks,
+        )
         self.cost = CellCost(0, 0, 0, None, False)
         self._names: dict[str, Any] = {}
         """Variables that every cell has."""
@@ -187,12 +192,25 @@ class Session:
         with self._state.reserve.released("leaving the ring"):
             self.backend.shutdown_ring(peer_lost=peer_lost)
 
-    def run_cell(self, number: int, source: str, record: bool) -> None:
+    def run_cell(self, number: int, source: str, record: bool, compared: bool) -> None:
         """Run a cell, and send its result to the kernel."""
         with self._interrupts.cell_runs(number):
             self.record(record)
             self._restore_names()
-            self._run_cell(number, source)
+            with self._same_waits(pause=compared and not record):
+                self._run_cell(number, source)
+
+    @contextlib.contextmanager
+    def _same_waits(self, *, pause: bool) -> Iterator[None]:
+        """Make the waits of the body pause as with recording, if `pause`."""
+        hooks = self.backend.waits if pause else ()
+        try:
+            for waits in hooks:
+                waits.install()
+            yield
+        finally:
+            for waits in hooks:
+                waits.remove()
 
     def _restore_names(self) -> None:
         """Set again the variables that a cell has deleted, for example with ``%reset``."""
@@ -325,15 +343,28 @@ def idle() -> bool:
     return True
 
 
-def run_cell(number: int, source: str, record: bool = True) -> None:
-    """Run a cell, recorded if `record`, in this rank; its result is sent as `CellEnded`."""
-    _joined().run_cell(number, source, record)
+def run_cell(number: int, source: str, record: bool = True, compared: bool = False) -> None:
+    """Run a cell in this rank; its result is sent as `CellEnded`.
+
+    Parameters
+    ----------
+    record
+        Whether it is recorded.
+    compared
+        Whether it is compared with another run: without recording, it waits as with it.
+    """
+    _joined().run_cell(number, source, record, compared)
 
 
 def log(values: Mapping[str, Any]) -> None:
     """Log values with the current iteration; see `workbench.log`."""
     if _session is not None:
         _session.recorder.log(values)
+
+
+def data(iterable: Any) -> Any:
+    """Return an iterable whose batches are recorded; see `workbench.data`."""
+    return iterable if _session is None else named(_session.recorder, iterable)
 
 
 def cell_cost() -> CellCost:

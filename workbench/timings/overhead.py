@@ -20,6 +20,11 @@ LEAST_PAIRS = 3
 """With fewer, an interval says nothing."""
 _LINE = 72
 """Characters of the progress line, which each later one overwrites."""
+_COMPARED = (
+    "Compared were runs with recording and runs without it, in random order. Both wait for "
+    "collectives with pauses, also where the library's own wait polls without any, as after "
+    "%timings off. So the difference is the cost of recording alone."
+)
 Values = npt.NDArray[np.float64]
 Run = Callable[[float, bool], tuple[int, list[CellCost]]]
 """Runs the cell with a time limit in seconds, recorded or not; returns its number and costs."""
@@ -98,17 +103,13 @@ class Overhead:
     def notes(self) -> list[str]:
         """How the figures are to be understood, in sentences."""
         lines = [
-            f"Each time is that of the whole cell, divided by its {self.iterations:,} iterations."
+            _COMPARED,
+            f"Each time is that of the whole cell, divided by its {self.iterations:,} iterations.",
         ]
         if self.wall.low_us <= 0 <= self.wall.high_us:
             lines.append(
                 "The interval contains 0: an effect cannot be distinguished from chance. More "
                 "pairs, or a longer cell, give a smaller interval."
-            )
-        if self.main_thread.high_us < 0:
-            lines.append(
-                "The main thread uses less CPU time with recording, because it then pauses while "
-                "it waits for a collective, where the library polls without a pause."
             )
         if self.hooked:
             lines.append(

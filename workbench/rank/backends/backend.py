@@ -50,9 +50,13 @@ class Backend(ABC):
     hooks
         Hooks that record the collectives of this backend, and of other libraries. They are
         installed while recording is on.
+    waits
+        Make waits pause as with recording, where the library's own do not. They are installed in
+        a cell that is compared with recorded ones.
     """
 
     hooks: tuple[Hooks, ...]
+    waits: tuple[Hooks, ...] = ()
 
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         self._recorder = recorder

@@ -68,6 +68,7 @@ class HorovodBackend(Backend):
         if self._tap is not None:
             recorder.sources.append(self._tap)
         calls = TorchCalls(recorder)
+        self.waits = (horovod_hooks.PausingWaits(recorder),)
         self.hooks = (
             horovod_hooks.HorovodHooks(recorder, self._tap),
             DDPHooks(recorder, calls),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import Any
 
 import horovod.torch
@@ -14,7 +15,7 @@ from workbench.rank.backends import optimizers
 from workbench.rank.backends.horovod_tap import Tap
 from workbench.rank.recording.patches import Function, Hooks
 from workbench.rank.recording.recorder import Recorder
-from workbench.rank.recording.waits import LIMIT
+from workbench.rank.recording.waits import LIMIT, Blocked, wait_with_pauses
 
 _OWNERS = (
     mpi_ops,
@@ -143,3 +144,31 @@ class HorovodHooks(Hooks):
             return hook
 
         return make_hook
+
+
+class PausingWaits(Hooks):
+    """Makes waits for Horovod's collectives pause as with recording, and records nothing.
+
+    Horovod's own wait polls without a pause, and takes the core that its threads may need. A cell
+    that waits in that way cannot be compared with one that is recorded.
+    """
+
+    def install(self) -> None:
+        """Start to pause."""
+        for owner in _OWNERS:
+            self.replace(owner, "synchronize", self._wait)
+
+    def _wait(self, original: Function) -> Function:
+        recorder = self._recorder
+
+        def synchronize(handle: int) -> Any:
+            waits = recorder.waits
+            if handle in mpi_ops._handle_map and not waits.done(handle):
+                waits.blocked = Blocked("", perf_counter_ns(), handle=handle)
+                try:
+                    wait_with_pauses(lambda: waits.done(handle))
+                finally:
+                    waits.blocked = None
+            return original(handle)
+
+        return synchronize

@@ -1,12 +1,13 @@
 """Records the training iterations of a rank.
 
-- `torch_hooks`, `module_hooks`, `tensorflow_hooks`: report what the frameworks do; `patches`: the
-  base of all hooks
+- `torch_hooks`, `module_hooks`, `loader_hooks`, `tensorflow_hooks`: report what the frameworks do;
+  `patches`: the base of all hooks
 - `recorder`: what the hooks report to, with the state of the current cell:
   `training_loop`: divides the events into iterations; `phases`: adds up the time of each
   `phase`; `device_clock`: the same on a GPU; `collectives`: when each collective was submitted
   and finished; `buckets`: those of torch.distributed until then; `waits`: when training waits
-  `batches`: samples, and the place in a DataLoader's pass; `logged`: what the cell logs
+  `batches`: samples, and the place in a loader's pass; `loads`: calls of loaders; `logged`: what
+  the cell logs
 - `iteration`: a finished iteration; `pack`: makes its record for the kernel, with `durations`;
   `communication_threads`: the CPU time of the backend's threads; `sender`: sends it
 """

@@ -36,7 +36,6 @@ class Spans:
         self._start = start
         self._phases: list[Phase] = []
         self._ends: list[Event] = []
-        self._loaded: dict[int, float] = {}
         self._spent: list[int] | None = None
 
     def __len__(self) -> int:
@@ -48,18 +47,11 @@ class Spans:
         self._phases.append(phase)
         self._ends.append(end)
 
-    def assign_gaps(self, phase: Phase, start: int = 0) -> None:
-        """Count the gaps from the number `start` on as a phase."""
-        for place, found in enumerate(self._phases[start:], start):
-            if found is Phase.GAP:
-                self._phases[place] = phase
-
-    def divide_gaps(self, loaded: float) -> None:
-        """Count a share `loaded` of each gap as data loading, and the rest as other."""
-        for place, found in enumerate(self._phases):
-            if found is Phase.GAP:
-                self._phases[place] = Phase.OTHER
-                self._loaded[place] = loaded
+    def assign(self, old: Phase, new: Phase, start: int = 0, stop: int | None = None) -> None:
+        """Count the spans of the phase `old` as `new`, from the number `start` to before `stop`."""
+        for place, phase in enumerate(self._phases[start:stop], start):
+            if phase is old:
+                self._phases[place] = new
 
     @property
     def end(self) -> Event:
@@ -77,11 +69,8 @@ class Spans:
         if self._spent is not None:
             return self._spent.copy()
         spent, last = [0] * Phase.GAP, self._start
-        for place, (phase, end) in enumerate(zip(self._phases, self._ends, strict=True)):
-            took = round(last.elapsed_time(end) * 1e6)
-            data = round(took * self._loaded.get(place, 0.0))
-            spent[Phase.DATA] += data
-            spent[min(phase, Phase.OTHER)] += took - data
+        for phase, end in zip(self._phases, self._ends, strict=True):
+            spent[min(phase, Phase.OTHER)] += round(last.elapsed_time(end) * 1e6)
             last = end
         # phases of a captured graph have no event of their own
         events = {id(event): event for event in (self._start, *self._ends)}

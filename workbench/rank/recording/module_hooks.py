@@ -16,7 +16,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from workbench.rank.recording.recorder import Recorder
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_always_called")
+_HOOKS = (
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_forward_hooks", "_forward_hooks_always_called"),
+)
 _listener: ModuleHooks | None = None
 """Receives the events of the hooks, which are plain functions without a state."""
 
@@ -91,11 +94,15 @@ class ModuleHooks:
 
         return __reduce_ex__
 
-    def begins(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Any = None) -> None:
         """Report the call of an outermost module."""
         self._pause()
         self._recorder.loop.forward_begins(
-            training=module.training, grad=self._has_grad(), model=id(module), arguments=args
+            training=module.training,
+            grad=self._has_grad(),
+            model=id(module),
+            arguments=args,
+            options=kwargs,
         )
 
     def ends(self) -> None:
@@ -115,7 +122,7 @@ class ModuleHooks:
         if not _takes_part(module, args):
             return
         self._known[id(module)] = weakref.ref(module)
-        self._hooks.append(module.register_forward_pre_hook(_before))
+        self._hooks.append(module.register_forward_pre_hook(_before, with_kwargs=True))
         self._hooks.append(module.register_forward_hook(_after, always_call=True))
         self.begins(module, args)  # its own hook is called from the next call on
 
@@ -144,11 +151,11 @@ def _takes_part(module: torch.nn.Module, args: tuple[Any, ...]) -> bool:
     )
 
 
-def _before(module: torch.nn.Module, args: Any) -> None:
+def _before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     if torch.compiler.is_compiling():
         return
     if _listener is not None:
-        _listener.begins(module, args)
+        _listener.begins(module, args, kwargs)
 
 
 def _after(_module: torch.nn.Module, _args: Any, _output: Any) -> None:

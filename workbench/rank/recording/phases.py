@@ -1,14 +1,15 @@
 """Adds up the time of each phase of an iteration; at each moment there is one phase.
 
 The phase between a step and the next forward is determined afterwards, and is called a gap
-until then. If a training forward follows, the time in a DataLoader is data loading and the
-rest is `other`. If a step or an evaluation follows, all of it is `other`, except before a step
-whose closure computes the first forward.
+until then: it is `other`, unless a model in eval mode turns out to be trained in it. The time in
+a loader is data loading wherever the loop asks for a batch. At the end of the window, it is
+`other` if the batch was used for an evaluation.
 """
 
 from __future__ import annotations
 
 from workbench.rank.recording.device_clock import DeviceClock, Event, Spans
+from workbench.rank.recording.loads import Load
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag
 
@@ -17,6 +18,8 @@ _BEFORE_FORWARD, _BEFORE_STEP = int(Flag.OTHER_BEFORE_FORWARD), int(Flag.OTHER_B
 _DATA, _FORWARD, _BACKWARD, _EXPOSED = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.EXPOSED
 _OPTIMIZER, _OTHER, _GAP = Phase.OPTIMIZER, Phase.OTHER, Phase.GAP
 _NOTHING = [0] * len(Phase)
+_MAX_LOADS = 1024
+"""Calls of loaders in a window whose use is determined at its end."""
 
 
 class PhaseClock:
@@ -61,29 +64,40 @@ class PhaseClock:
         self._submitted_event: Event | None = None
         self._before_forward = 0
         self._before_step = 0
-        self._reset_gap()
-
-    def _reset_gap(self) -> None:
-        self._loader_ns = 0
-        self._loader_began = 0
+        self._loads: list[Load] = []
         self._possible_forward = 0
+        self._possible_gap = 0
         self._possible_span = 0
 
     @property
     def in_no_phase(self) -> bool:
-        """Whether the window has begun, and its time now is `other` or data loading."""
+        """Whether the window has begun, and its time now is `other`."""
         return self.begun and self._phase is _GAP and not self._possible_forward
 
-    def loaded(self, began: int, now: int) -> None:
-        """Note that a DataLoader has returned the batch requested at `began`."""
-        if self._phase is _GAP:
-            if not self._loader_began or not self.begun:
-                self._loader_began = began
-                self._loader_ns = 0
-            self._loader_ns += now - began
+    def load_begins(self, load: Load, now: int) -> None:
+        """Begin a call of a loader."""
+        load.began_ns = now
+        if self.begun:
+            self.push(_DATA, now)
+            load.in_window = True
+            load.spent_ns = -self._spent[_DATA]
+            first = 0 if self._spans is None else len(self._spans)
+            load.spans = first, first
+
+    def load_ends(self, load: Load, now: int) -> None:
+        """End a call of a loader."""
+        if load.in_window:
+            self.pop(now)
+            load.spent_ns = max(0, load.spent_ns + self._spent[_DATA])
+            load.spans = load.spans[0], 0 if self._spans is None else len(self._spans)
+        else:
+            load.spent_ns = now - load.began_ns
+        self._loads.append(load)
+        if len(self._loads) > _MAX_LOADS:
+            self._assign(self._loads.pop(0))
 
     def forward(self, now: int) -> None:
-        """Begin a training forward; time in a DataLoader before it was data loading."""
+        """Begin a training forward."""
         self._mark(now)
         if self._phase is self._default:
             self._end_gap_before_forward()
@@ -96,15 +110,16 @@ class PhaseClock:
         """
         if self._phase is self._default:
             self._possible_forward = now
-            if self._spans is not None and self._device is not None:
-                self._device.mark(self._spans, self._phase)
-                self._possible_span = len(self._spans)
+            if self.begun:
+                self._mark(now)
+                self._possible_gap = self._spent[self._phase]
+                self._possible_span = 0 if self._spans is None else len(self._spans)
 
     def evaluated(self, now: int) -> None:
         """Note the end of a forward without gradients: the gap before it is `other`."""
         if not self.begun:
-            self._reset_gap()
-        elif self._phase is _GAP:
+            self._possible_forward = 0
+        elif self._phase is _GAP and not self._possible_forward:
             self._mark(now)
             self._end_gap()
 
@@ -112,7 +127,7 @@ class PhaseClock:
         """Begin a backward."""
         self._mark(now)
         if self._phase is self._default:
-            self._end_gap_before_backward(now)
+            self._end_gap_before_backward()
         self._phase = _BACKWARD
 
     def bucket_submitted(self, now: int) -> None:
@@ -160,6 +175,12 @@ class PhaseClock:
             self._spans = device.start() if spans is None else device.follow(spans)
         return start, spent, spans
 
+    def assign_loads(self) -> None:
+        """Count the loading for evaluations as `other`, at the end of the window."""
+        for load in self._loads:
+            self._assign(load)
+        self._loads.clear()
+
     @property
     def place_of_other(self) -> int:
         """The `Flag` for the part of the window that has most of `other`, or 0."""
@@ -193,11 +214,9 @@ class PhaseClock:
 
     def _mark(self, now: int) -> None:
         if not self.begun:
-            self.begun = True
-            self.start_ns = self._since = self._loader_began or self._possible_forward or now
-            self._spans = None if self._device is None else self._device.start()
-        else:
-            self._end_span()
+            self._begin(now)
+            return
+        self._end_span()
         self._spent[self._phase] += now - self._since
         self._since = now
 
@@ -206,32 +225,57 @@ class PhaseClock:
         if self._spans is not None and self._device is not None:
             self._device.mark(self._spans, self._phase, event)
 
-    def _end_gap(self, loaded_ns: int = 0) -> int:
-        """Count the gap as data loading and `other`; return the nanoseconds of `other`."""
+    def _begin(self, now: int) -> None:
+        """Begin the first window, with what was loaded for it."""
+        self.begun = True
+        self._spans = None if self._device is None else self._device.start()
+        loads = [load for load in self._loads if not load.is_for_evaluation]
+        trained = {id(load.source) for load in loads if load.trained}
+        if trained:
+            loads = [load for load in loads if id(load.source) in trained]
+        possible = self._possible_forward
+        start = min(loads[0].began_ns if loads else now, possible or now)
+        self._loads = [load for load in self._loads if load.began_ns >= start]
+        data = sum(load.spent_ns for load in self._loads)
+        within = sum(load.spent_ns for load in self._loads if load.began_ns >= possible)
+        self.start_ns = start
+        self._since = now
+        self._spent[_DATA] = data
+        self._spent[self._phase] += now - start - data
+        self._possible_gap = self._spent[self._phase] - (now - possible - within)
+
+    def _assign(self, load: Load) -> None:
+        """Count a load as `other` if its batch was used for an evaluation."""
+        if not (self.begun and load.is_for_evaluation):
+            return
+        self._spent[_DATA] -= load.spent_ns
+        self._spent[_OTHER] += load.spent_ns
+        if self._spans is not None:
+            self._spans.assign(_DATA, _OTHER, *load.spans)
+
+    def _end_gap(self) -> int:
+        """Count the gap as `other`; return its nanoseconds."""
         spent = self._spent
         gap = spent[_GAP]
-        data = min(gap, loaded_ns)
-        spent[_DATA] += data
-        spent[_OTHER] += gap - data
+        spent[_OTHER] += gap
         spent[_GAP] = 0
         if self._spans is not None:
-            # the GPU was idle; which part of the gap was data loading is not known
-            self._spans.divide_gaps(data / gap if gap else 0.0)
-        self._reset_gap()
-        return gap - data
+            self._spans.assign(_GAP, _OTHER)
+        self._possible_forward = 0
+        return gap
 
     def _end_gap_before_forward(self) -> None:
-        self._before_forward += self._end_gap(self._loader_ns)
+        self._before_forward += self._end_gap()
 
-    def _end_gap_before_backward(self, now: int) -> None:
+    def _end_gap_before_backward(self) -> None:
         """Assign the gap and a possible forward in eval mode, as there was no training forward."""
         if not self._possible_forward:
             self.forward_unseen = True
             self._end_gap()
             return
-        forward = min(now - self._possible_forward, self._spent[self._phase])
+        forward = max(0, self._spent[self._phase] - self._possible_gap)
         self._spent[self._phase] -= forward
         self._spent[_FORWARD] += forward
         if self._spans is not None:
-            self._spans.assign_gaps(_FORWARD, self._possible_span)
+            self._spans.assign(_GAP, _FORWARD, self._possible_span)
         self._end_gap_before_forward()

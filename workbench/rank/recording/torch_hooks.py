@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils.checkpoint import CheckpointFunction
-from torch.utils.data import dataloader
 
 from workbench.rank.recording.module_hooks import ModuleHooks
 from workbench.rank.recording.patches import Hooks
@@ -65,7 +63,6 @@ class TorchHooks(Hooks):
         self.replace(torch.nn.Module, "__reduce_ex__", self._modules.leave_out)
         self.replace(torch.cuda, "make_graphed_callables", self._without_hooks)
         self.replace(torch.jit, "script", self._script)
-        self.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
         if self._copies:
             for name, from_host in _FROM_HOST.items():
                 self.replace(torch.Tensor, name, self._in_phase(Phase.COPY, from_host))
@@ -237,26 +234,20 @@ class TorchHooks(Hooks):
                 if torch.compiler.is_compiling() or not belongs(*args, **kwargs):
                     return original(*args, **kwargs)
                 loop = recorder.loop
-                loop.enter(phase)
-                try:
+                if not loop.enter(phase):
                     return original(*args, **kwargs)
+                try:
+                    result = original(*args, **kwargs)
                 finally:
                     loop.leave()
+                if phase is Phase.COPY and isinstance(result, torch.Tensor):
+                    source = args[1] if result is args[0] and len(args) > 1 else args[0]
+                    loop.copied(source, result)
+                return result
 
             return call
 
         return make
-
-    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self._recorder
-
-        def __next__(self: Any) -> Any:  # noqa: N807 - replaces a function of that name
-            began = perf_counter_ns()
-            batch = original(self)
-            recorder.loop.loaded(began, batch, self)
-            return batch
-
-        return __next__
 
 
 def _is_within_step() -> bool:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from workbench.rank.recording.batches import Batches
 from workbench.rank.recording.buckets import Buckets, PendingBucket
 from workbench.rank.recording.collectives import Operation
 from workbench.rank.recording.iteration import CellRecords, StepRecord
+from workbench.rank.recording.loads import Load
 from workbench.rank.recording.logged import Mark
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.phases import PhaseClock
 from workbench.rank.recording.waits import Waits
 from workbench.wire import Flag
+
+if TYPE_CHECKING:
+    import torch
 
 # integers, because combining members of an enumeration is slow
 _FIRST_OF_CELL, _FORWARD_UNSEEN, _UNHEARD = map(
@@ -93,6 +98,11 @@ class TrainingLoop:
         self._began = False
         """Whether a forward of training has begun since the last step."""
         self._mark = self._last_mark = Mark()
+        self._cell_thread = get_ident()
+        self._thread: int | None = None
+        """The thread that trains; None until it is known."""
+        self._loading: Load | None = None
+        """The call of a loader that has not ended."""
         self.buckets = buckets
         self._batches = Batches()
         self.steps = 0
@@ -116,36 +126,97 @@ class TrainingLoop:
 
     # PyTorch
 
-    def loaded(self, began: int, batch: object = None, loader: object = None) -> None:
-        """Note that a DataLoader has returned the batch that was requested at `began`."""
-        self.clock.loaded(began, perf_counter_ns())
-        self._batches.loaded(batch, loader)
+    def load_begins(self, iterator: object = None) -> Load | None:
+        """Note a call of a loader; return what to give to `load_ends`.
+
+        Return None for a call that is not noted: one within another, because the loop gets the
+        batch of the outer one, and one in another thread, for which training does not wait.
+
+        Parameters
+        ----------
+        iterator
+            The iterator that is asked for a batch; None if the call makes one.
+        """
+        if self._loading is not None or not self._is_training_thread():
+            return None
+        load = self._loading = Load(self._batches.source(iterator))
+        self.clock.load_begins(load, perf_counter_ns())
+        return load
+
+    def load_ends(self, load: Load, iterator: object = None, *batch: object) -> None:
+        """Note the end of that call, and the batch that it has returned, if any."""
+        self._loading = None
+        self.clock.load_ends(load, perf_counter_ns())
+        if batch:
+            self._batches.loaded(batch[0], iterator, load)
+
+    def iterator_made(self, load: Load, iterator: object) -> None:
+        """Note that a call, which has ended, has made an iterator, or has begun another pass."""
+        load.source = self._batches.source(iterator, begins=True)
+
+    def loader_ended(self, load: Load) -> None:
+        """Note that there was no further batch."""
+        load.source.ended = True
+
+    def copied(self, original: torch.Tensor, copy: torch.Tensor) -> None:
+        """Note that a tensor was copied to a device."""
+        if self._is_training_thread():
+            self._batches.copied(original, copy)
 
     def forward_begins(
-        self, *, training: bool, grad: bool, model: int = 0, arguments: object = ()
+        self,
+        *,
+        training: bool,
+        grad: bool,
+        model: int = 0,
+        arguments: object = (),
+        options: object = None,
     ) -> None:
         """Note the call of an outermost module, its mode, and whether gradients are enabled.
 
-        `model` is the module's `id`, and `arguments` are the positional ones.
+        `model` is the module's `id`; `arguments` are the positional ones, and `options` those by
+        keyword.
         """
+        if self._loading is not None or not self._is_training_thread(claims=grad and training):
+            return
+        now = perf_counter_ns()
         if grad and training:
-            self.clock.forward(perf_counter_ns())
+            in_step = bool(self._steps)
+            self._batches.forward(model, arguments, options, in_step=in_step)
+            self.clock.forward(now)
             self._began = True
-            self._batches.forward(model, arguments)
         elif grad:
-            self.clock.maybe_forward(perf_counter_ns())
+            self._batches.maybe_forward(arguments, options)
+            self.clock.maybe_forward(now)
+        else:
+            self._batches.evaluated(arguments, options)
 
     def forward_ends(self, *, grad: bool) -> None:
         """Note the end of that call."""
-        if not grad:
+        if not grad and self._loading is None and self._is_training_thread():
             self.clock.evaluated(perf_counter_ns())
-            self._batches.discard()
+
+    def _is_training_thread(self, *, claims: bool = False) -> bool:
+        """Return whether this thread trains, as far as is known.
+
+        Parameters
+        ----------
+        claims
+            Whether a call was made that only a training makes, until another thread steps.
+        """
+        thread = get_ident()
+        if claims and self._thread is None:
+            self._thread = thread
+        return thread == (self._thread or self._cell_thread)
 
     def backward_begins(self) -> None:
         """Note a call of ``torch.autograd.backward``; calls nest in checkpointing."""
         self._backwards += 1
+        if not self._trained:
+            self._thread = get_ident()
         self._trained = True
         if self._backwards == 1:
+            self._batches.backward()
             self._backward_began = perf_counter_ns()
             self.clock.backward(self._backward_began)
 
@@ -254,9 +325,15 @@ class TrainingLoop:
         """Note that an optimizer waits for gradients: the step that follows trains."""
         self._trained = True
 
-    def enter(self, phase: Phase) -> None:
-        """Begin a call that always belongs to one phase, such as ``zero_grad`` or a copy."""
+    def enter(self, phase: Phase) -> bool:
+        """Begin a call that always belongs to one phase, such as ``zero_grad`` or a copy.
+
+        Return whether `leave` is to be called: not in a thread that does not train.
+        """
+        if not self._is_training_thread():
+            return False
         self.clock.push(phase, perf_counter_ns())
+        return True
 
     def leave(self) -> None:
         """End such a call; a GPU may still execute its work."""
@@ -269,6 +346,8 @@ class TrainingLoop:
 
     def _take_step(self, now: int, *, compiled: bool = False) -> StepRecord:
         self.steps += 1
+        progress = self._batches.take()
+        self.clock.assign_loads()
         flags = _FORWARD_UNSEEN if compiled else self.clock.place_of_other
         if self.clock.first:
             flags |= _FIRST_OF_CELL
@@ -280,7 +359,6 @@ class TrainingLoop:
         if unseen and not spent[Phase.FORWARD]:  # otherwise a loss may be the second of a forward
             flags |= _FORWARD_UNSEEN
         self._trained = self._began = False
-        progress = self._batches.take()
         self._last_mark, self._mark = self._mark, Mark()
         mark = self._last_mark
         return StepRecord(start, now, spent, flags, *self._waits.take(), spans, progress, mark)

@@ -152,7 +152,12 @@ class Waits:
             return True
 
     def _watch(self, handle: Hashable) -> None:
-        began = now = perf_counter_ns()
-        while not self.done(handle):
-            sleep(min((now - began) * WATCH_SHARE * 1e-9, WATCH_MOST_S))
-            now = perf_counter_ns()
+        wait_with_pauses(lambda: self.done(handle))
+
+
+def wait_with_pauses(done: Callable[[], bool]) -> None:
+    """Wait until a function returns True, and leave the core to others between its calls."""
+    began = now = perf_counter_ns()
+    while not done():
+        sleep(min((now - began) * WATCH_SHARE * 1e-9, WATCH_MOST_S))
+        now = perf_counter_ns()
