@@ -6,7 +6,7 @@
   afterwards; `tracebacks` and `traceback_frames`: format its error; `gpu_errors`: explains those
   of CUDA and NCCL
 - `output`, `descriptors` and `console_bars`: capture its output; `window`: makes it wait while
-  the kernel is behind; `pager`: prints what IPython would page
+  the kernel is behind; `pager`: prints what IPython would page; `widgets`: shows widgets
 - `prompts`: input() and what else asks the user; `debugger`: breakpoint()
 - `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
   Python outside all phases, while asked; `transfers`: push and pull; `profiler`: profiles
