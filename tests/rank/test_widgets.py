@@ -1,4 +1,4 @@
-"""Widgets, rich and display handles in a rank: shown as displays or as text, and they end no cell."""
+"""Widgets, rich and display handles in a rank are shown, as displays or text, and end no cell."""
 
 import pytest
 from clusters import quiet
@@ -68,12 +68,11 @@ def test_another_thread_prints_to_the_cell(cluster):
             ("epoch", "435"),
         ),
         (
-            "from rich.console import Console; from rich.table import Table\n"
-            "table = Table('loss'); table.add_row(str(rank)); Console().print(table)",
+            "import rich.table\nt = rich.table.Table('loss')\nt.add_row(str(rank)); display(t)",
             ("loss", "│ 0", "│ 1"),
         ),
         in_soak(
-            "from rich.live import Live\nwith Live('first') as live: live.update('x', refresh=True)",
+            "from rich.live import Live\nwith Live('a') as live: live.update('x', refresh=True)",
             ("x",),
         ),
         in_soak("from rich.status import Status\nwith Status('working'): pass\nprint(1)", ("1",)),

@@ -11,6 +11,7 @@
 - `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
   Python outside all phases, while asked; `transfers`: push and pull; `profiler`: profiles
   iterations with PyTorch's profiler, which `torch_profiler` starts and reads
+- `script_launchers`: lets libraries train in a rank as in a script
 - `attributes`: names of the attributes of its objects, for completion
 - `after_import`: calls functions when a cell imports a library
 - `backends/`: the process group of the ranks; `recording/`: records iterations

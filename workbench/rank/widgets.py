@@ -36,7 +36,8 @@ class Show(Protocol):
 
     def __call__(
         self, data: dict[str, Any], metadata: dict[str, Any], display_id: str, *, update: bool
-    ) -> None: ...
+    ) -> None:
+        """Send it, or an update of the one with this id."""
 
 
 class _Piece(NamedTuple):

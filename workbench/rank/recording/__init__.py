@@ -8,5 +8,6 @@
   and finished; `buckets`: those of torch.distributed until then; `waits`: when training waits
   `batches`: samples, and the place in a DataLoader's pass; `logged`: what the cell logs
 - `iteration`: a finished iteration; `pack`: makes its record for the kernel, with `durations`;
+  `exchange`: whether ranks exchange gradients;
   `communication_threads`: the CPU time of the backend's threads; `sender`: sends it
 """

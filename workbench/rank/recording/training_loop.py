@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from workbench.rank.recording.batches import Batches
 from workbench.rank.recording.buckets import Buckets, PendingBucket
 from workbench.rank.recording.collectives import Operation
+from workbench.rank.recording.exchange import UNKNOWN
 from workbench.rank.recording.iteration import CellRecords, StepRecord
 from workbench.rank.recording.logged import Mark
 from workbench.rank.recording.phase import Phase
@@ -75,6 +76,8 @@ class TrainingLoop:
         Number of optimizer steps that have ended.
     buckets
         Collectives of torch.distributed that have not finished.
+    limits_bytes
+        The `exchange.limit_bytes` of each optimizer that has stepped, by its `id`.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class TrainingLoop:
         self._mark = self._last_mark = Mark()
         self.buckets = buckets
         self._batches = Batches()
+        self.limits_bytes: dict[int, int] = {}
         self.steps = 0
 
     @property
@@ -239,7 +243,9 @@ class TrainingLoop:
         self.buckets.find_done()  # before the end, so that they belong to this iteration
         now = perf_counter_ns()
         if self._trained:
-            self._records.add(self._cycle.step(optimizer, self._take_step(now)))
+            step = self._take_step(now)
+            step.limit_bytes = self.limits_bytes.get(optimizer, UNKNOWN)
+            self._records.add(self._cycle.step(optimizer, step))
         else:
             # hvd.broadcast_optimizer_state runs a step with zeros, to create the state
             self.clock.no_step(now)
