@@ -87,6 +87,7 @@ IGNITE = (
 import ignite.distributed as idist
 from ignite.engine import Engine
 def train(local_rank):
+    global model
     model = idist.auto_model(nn.Linear(16, 4))
     optimizer = idist.auto_optim(torch.optim.SGD(model.parameters(), lr=0.1))
     loader = idist.auto_dataloader(data, batch_size=16, shuffle=False)
@@ -98,8 +99,7 @@ def train(local_rank):
         return loss.item()
     trainer = Engine(update)
     trainer.run(loader, max_epochs=1)
-    return model
-with idist.Parallel(backend="gloo") as parallel: model = parallel.run(train)
+with idist.Parallel(backend="gloo") as parallel: parallel.run(train)
 """
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
@@ -42,14 +43,14 @@ def install(backend: str) -> None:
     after_import("accelerate.launchers", partial(_refuse_notebook_launcher, backend))
 
 
-def _refuse_multiprocessing(refuse: Any, module: ModuleType) -> None:
+def _refuse_multiprocessing(refuse: Callable[[str], NoReturn], module: ModuleType) -> None:
     def launch(launcher: Any, *_: Any, **__: Any) -> NoReturn:
         refuse(f"a Lightning strategy that starts processes ({launcher._start_method})")
 
-    module._MultiProcessingLauncher.launch = launch  # type: ignore[attr-defined]
+    module._MultiProcessingLauncher.launch = launch
 
 
-def _refuse_scripts(refuse: Any, module: ModuleType) -> None:
+def _refuse_scripts(refuse: Callable[[str], NoReturn], module: ModuleType) -> None:
     def call_children_scripts(_launcher: Any) -> NoReturn:
         refuse("a Lightning strategy that starts the script again for each device")
 
