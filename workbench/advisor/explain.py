@@ -14,6 +14,7 @@ from workbench.advisor.transport import transport_causes
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
 from workbench.resources import Unknown
+from workbench.timings import separate
 from workbench.timings.store import Rows, last_cell
 from workbench.timings.verdict import Cause
 
@@ -117,7 +118,23 @@ def _unheard(evidence: Evidence) -> Iterator[Cause]:
     )
 
 
+def _separate(evidence: Evidence) -> Iterator[Cause]:
+    """Yield that the ranks exchange no gradients, if the rows are of such a cell."""
+    timings, cell = evidence.timings, int(evidence.rows["cell"].max())
+    found = getattr(timings, "separate", None)
+    if found is not None and found.cell == cell:
+        unknown = "the training is another one afterwards"
+        what = found.evidence, found.change
+        yield evidence.cause(separate.NAME, *what, math.nan, bound=True, unknown=unknown)
+        return
+    # of a run on disk, or of a cluster that an earlier kernel has started
+    verdict = getattr(timings, "stored_verdict", None) or getattr(timings, "verdict", None)
+    if verdict is not None and verdict.cell == cell:
+        yield from (cause for cause in verdict.causes if cause.name == separate.NAME)
+
+
 FINDERS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
+    _separate,
     _unheard,
     late.late_ranks,
     late.uneven,

@@ -12,7 +12,7 @@ from workbench.advisor.training import timings_of
 from workbench.errors import UsageError
 from workbench.resources import Unknown
 from workbench.resources.unknown import number_or_unknown
-from workbench.timings import Summary
+from workbench.timings import Summary, separate
 from workbench.timings.store import Rows, last_cell, warm
 from workbench.timings.summary import COMPILED, UNHEARD, summarize
 from workbench.timings.verdict import CHANGE, Cause, Verdict
@@ -100,7 +100,7 @@ def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
     why = unseen if math.isnan(summary.exposed_us) else _NO_PARTS
     waiting, queued, transfer = (number_or_unknown(us, why) for us in parts)
     return Verdict(
-        text=f"{_figures(summary, ranks)}; {_first(causes)}",
+        text=f"{_figures(summary, ranks, causes)}; {_first(causes)}",
         cell=int(rows["cell"].max()),
         first_iteration=int(rows["iteration"].min()),
         last_iteration=int(rows["iteration"].max()),
@@ -117,13 +117,15 @@ def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
     )
 
 
-def _figures(summary: Summary, ranks: int) -> str:
+def _figures(summary: Summary, ranks: int, causes: list[Cause]) -> str:
     """Return what an iteration takes, and what of it is known about communication."""
     text = f"{_duration(summary.iteration_us)} per iteration"
     if summary.compiled:
         return f"{text}, its phases are unknown (a tf.function does not report them)"
     if ranks < 2:
         return f"{text} on one rank, without communication"
+    if any(one.name == separate.NAME for one in causes):
+        return f"{text}, {separate.NO_GRADIENT}"
     if summary.unheard or math.isnan(summary.exposed_share):
         return f"{text}, communication is not timed"
     return f"{text}, {summary.exposed_share * 100:.0f} % of it exposed communication"

@@ -24,6 +24,7 @@ from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
 from workbench.output.sink import NotebookSink, Sink
 from workbench.ranks import Ranks, parse_ranks
+from workbench.timings.separate import find_separate
 from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import RankState
 from workbench.wire.sample_messages import LineSamplesRequest
@@ -275,6 +276,12 @@ class CellQueue:
         """Make the cluster ready again after a cell, or go to ``failed``."""
         state = self._state
         state.timings.end_cell(run.number, run.records)
+        backend = state.options.backend
+        separate = find_separate(run.number, run.separate_iterations, state.n, backend)
+        if separate is not None:
+            state.timings.note_separate(separate)
+            if not run.errors:
+                run.output.say(f"{separate}\n")
         self._left, self._current = run if run.unfinished else None, None
         complete = not (state.lost() or run.unfinished)
         if state.state == "running" and run.broken and complete:

@@ -68,6 +68,7 @@ class CellRun:
         self.ranks = ranks
         self.on_all_ranks = ranks == ring
         self.records: dict[int, int] = {}
+        self.separate_iterations: dict[int, int] = {}
         self.outstanding = 0
         self._initialized = True
         self.errors: dict[int, RankError] = {}
@@ -306,6 +307,7 @@ class CellRun:
         self._unfinished.discard(rank)
         self.output.end(rank, now)
         self.records[rank] = ended.records
+        self.separate_iterations[rank] = ended.separate_iterations
         self._initialized &= ended.initialized
         self.outstanding += ended.outstanding if ended.error else 0
         self.monitor.end(rank, ended, now)

@@ -6,11 +6,12 @@
   afterwards; `tracebacks` and `traceback_frames`: format its error; `gpu_errors`: explains those
   of CUDA and NCCL; `training_errors`: explains those of other libraries
 - `output`, `descriptors` and `console_bars`: capture its output; `window`: makes it wait while
-  the kernel is behind; `pager`: prints what IPython would page
+  the kernel is behind; `pager`: prints what IPython would page; `widgets`: shows widgets
 - `prompts`: input() and what else asks the user; `debugger`: breakpoint()
 - `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
   Python outside all phases, while asked; `transfers`: push and pull; `profiler`: profiles
   iterations with PyTorch's profiler, which `torch_profiler` starts and reads
+- `script_launchers`: lets libraries train in a rank as in a script
 - `attributes`: names of the attributes of its objects, for completion
 - `spawned`: refuses to spawn processes that need a cell's code
 - `after_import`: calls functions when a cell imports a library

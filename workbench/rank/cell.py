@@ -239,6 +239,9 @@ class _ResultCatcher:
     def _show_error(self, given: Any = None, *_: Any, **__: Any) -> None:
         """Keep the error for `run`, `%tb` and debuggers; called by `%tb`, show the last error."""
         raised = given[1] if isinstance(given, tuple) else sys.exc_info()[1]
+        if isinstance(given, tuple) and self._channel.areas.current() is not None:
+            self._show_error_of_widget(given[1])
+            return
         if raised is not None:
             self.error = raised
             sys.last_type, sys.last_value = type(raised), raised
@@ -247,6 +250,18 @@ class _ResultCatcher:
         last: BaseException | None = getattr(sys, "last_value", None)
         if last is not None:
             sys.stderr.write(tracebacks.describe(self._shell, last)[1] + "\n")
+
+    def _show_error_of_widget(self, error: BaseException) -> None:
+        """Print an error that an ``ipywidgets.Output`` keeps from its cell, which continues.
+
+        Raises
+        ------
+        KeyboardInterrupt, SystemExit
+            The cell is to end.
+        """
+        if not isinstance(error, Exception):
+            raise error
+        self._channel.write("stderr", tracebacks.describe(self._shell, error)[1] + "\n")
 
 
 class _CellNames:

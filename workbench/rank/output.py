@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from IPython.core.displaypub import DisplayPublisher
+from ipykernel.zmqshell import ZMQDisplayPublisher
 
 from workbench.rank.descriptors import Descriptors
 from workbench.rank.pager import pages_printed
+from workbench.rank.widgets import OutputAreas, is_blank
 from workbench.rank.window import SendWindow
 from workbench.wire import Message, Outbox
 from workbench.wire.rank_messages import Output, OutputKind, OutputTaken
@@ -47,6 +48,8 @@ class OutputChannel:
     ----------
     descriptors
         Where other code than Python's streams writes; what it has written is sent first.
+    areas
+        What the rank's ``ipywidgets.Output`` contain.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class OutputChannel:
         self._window = SendWindow(world_size)
         self._cell: int | None = None
         self.descriptors: Descriptors | None = None
+        self.areas = OutputAreas(self.show, lambda: self.open)
         self._lock = threading.RLock()
         """Reentrant, since a signal handler of the user may print."""
         self._pending: list[tuple[OutputKind, int, str]] = []
@@ -151,6 +155,8 @@ class OutputChannel:
         if not data:  # the object has displayed itself, or could not be displayed
             return
         if _WIDGET in data:
+            if self.areas.display(str(data[_WIDGET].get("model_id"))):
+                return
             text = data.get("text/plain", "A widget")
             data = {"text/plain": f"{text}\n(Shown as text: widgets are not supported in a rank.)"}
         content = {"data": _plain(data), "metadata": _plain(metadata)}
@@ -299,6 +305,8 @@ class CellStream(io.TextIOBase):
             self._write_in_child(text)
         elif not self._channel.open and threading.current_thread() is threading.main_thread():
             self._engine.write(text)
+        elif (area := self._channel.areas.current()) is not None:
+            self._channel.areas.write(area, text)
         elif text:
             self._channel.write(self._kind, text)
         return len(text)
@@ -322,11 +330,21 @@ class CellStream(io.TextIOBase):
             self._line = rest
 
 
-class CellDisplays(DisplayPublisher):
-    """Replaces the shell's display publisher while a cell runs."""
+class CellDisplays(ZMQDisplayPublisher):
+    """Replaces the shell's display publisher while a cell runs.
 
-    def __init__(self, channel: OutputChannel) -> None:
-        super().__init__()
+    It has all attributes of the one that ipykernel gives a shell, since libraries use them.
+
+    Parameters
+    ----------
+    channel
+        Sends the displays.
+    usual
+        The shell's own publisher.
+    """
+
+    def __init__(self, channel: OutputChannel, usual: ZMQDisplayPublisher) -> None:
+        super().__init__(session=usual.session, pub_socket=usual.pub_socket, topic=usual.topic)
         self._channel = channel
 
     def publish(
@@ -339,12 +357,42 @@ class CellDisplays(DisplayPublisher):
         **__: Any,
     ) -> None:
         """Send a display, or an update of an earlier one of the same cell."""
-        display_id = (transient or {}).get("display_id")
-        self._channel.show(data, metadata or {}, display_id, update=update)
+        transient = transient or {}
+        content = {"data": data, "metadata": metadata or {}, "transient": transient}
+        if self._hooks:
+            hooked = self._hooked("update_display_data" if update else "display_data", content)
+            if hooked is None:
+                return
+            content = hooked["content"]
+        display_id = (content.get("transient") or {}).get("display_id")
+        areas = self._channel.areas
+        area, shown = areas.current(), content["data"]
+        if area is not None and areas.add(area, shown, display_id, update=update):
+            return
+        if not is_blank(shown):  # an empty line of rich
+            self._channel.show(shown, content["metadata"], display_id, update=update)
 
     def clear_output(self, wait: bool = False) -> None:
-        """Remove this rank's earlier output of the cell; that of other ranks stays."""
-        self._channel.clear(wait=bool(wait))
+        """Remove this rank's earlier output of the cell; that of other ranks stays.
+
+        In an ``ipywidgets.Output``, remove only what that contains.
+        """
+        if self._hooks and self._hooked("clear_output", {"wait": wait}) is None:
+            return
+        area = self._channel.areas.current()
+        if area is None:
+            self._channel.clear(wait=bool(wait))
+        else:
+            self._channel.areas.clear(area, wait=bool(wait))
+
+    def _hooked(self, kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what `register_hook` has made of a message; None if a hook has taken it."""
+        message: dict[str, Any] | None = self.session.msg(kind, content, self.parent_header)
+        for hook in self._hooks:
+            message = hook(message)
+            if message is None:
+                return None
+        return message
 
 
 class Capture:
@@ -357,7 +405,8 @@ class Capture:
             "stdout": CellStream("stdout", channel, 1, sys.stdout),
             "stderr": CellStream("stderr", channel, 2, sys.stderr),
         }
-        self._displays = CellDisplays(channel)
+        self._displays = CellDisplays(channel, shell.display_pub)
+        channel.areas.install()
         self._descriptors = channel.descriptors = Descriptors(channel.forward)
 
     @contextmanager
@@ -366,6 +415,7 @@ class Capture:
         shell = self._shell
         displays = shell.display_pub
         self.channel.begin(cell)
+        self.channel.areas.begin_cell()
         sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
         shell.display_pub = self._displays
         self._descriptors.redirect()
@@ -374,6 +424,7 @@ class Capture:
                 yield
         finally:
             self.channel.stop_waiting()
+            self.channel.areas.flush()
             self._descriptors.restore()
             self.channel.forward()
             # the cell may have replaced them; threads of the user continue to print to them

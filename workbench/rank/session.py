@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from workbench.rank import cell as cells
-from workbench.rank import console_bars, spawned
+from workbench.rank import console_bars, script_launchers, spawned
 from workbench.rank.attributes import AttributeNames
 from workbench.rank.backends import DEFAULT, backend_class
 from workbench.rank.backends.backend import Backend, CellCollectives
@@ -71,6 +71,7 @@ class Session:
         # IPython's advice is not valid in a rank
         warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")
         console_bars.install()
+        script_launchers.install(backend)
         self._interrupts = Interrupts()
         self._prompts = Prompts(self.send, self._interrupts)
         self._state = ProcessState()
@@ -244,10 +245,12 @@ class Session:
                 hooks.end_cell()
             self.recorder.end_cell()
             self._sampler.end_cell()
-        records = 0
+        records = separate = 0
         if self._records is not None:
             self._records.flush()
             records = self._records.records(number)
+            collectives = self._collectives.submitted()
+            separate = self._records.separate_iterations(number, collectives)
         recorder = self.recorder
         iterations = recorder.records.iterations if recorder.on else None
         cpu_ns, hooked = process_time_ns() - cpu, recorder.used_while_off
@@ -262,6 +265,7 @@ class Session:
             initialized=self.backend.is_initialized(),
             value=result.value,
             transports=self.backend.transports(),
+            separate_iterations=separate,
         )
         self.send(ended)
 

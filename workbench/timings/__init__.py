@@ -14,6 +14,7 @@ that arrive together, `counts` counts them, and `collective_records` has their c
   clock. `lateness` finds who waited, `stragglers` for whom and why, from the `ring_delays` of
   each cell: of slow ranks, of `slow_links`, and of `pauses` of VMs. `noise` separates outliers
   from noise.
+- `separate`: a cell in which the ranks exchange no gradients.
 - What recording costs: `overhead` compares runs of a cell with and without recording.
 - `verdict`: the verdict of a cell, which the advisor computes.
 - On disk: `runs` finds and removes runs, `run.Run` is one of them, `run_facts` is

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.ranks import phrase
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.runs import FolderLike
+from workbench.timings.separate import SeparateTraining
 from workbench.timings.source import LiveSource
 from workbench.timings.storage import RunStorage
 from workbench.timings.store import Sent
@@ -53,6 +54,8 @@ class Timings(LiveSource, TimingsQueries):
         The samples of the VMs that are stored with the run.
     storage_errors
         Why the run could not be written to disk, the newest last.
+    separate
+        The newest cell whose ranks have exchanged no gradients; None without any.
     verdict
         Of the last cell that was concluded; its `cell` may be earlier than the newest iterations.
     """
@@ -68,6 +71,7 @@ class Timings(LiveSource, TimingsQueries):
         self._ended: tuple[int, dict[int, int]] = 0, {}
         self.line_samples: dict[int, LineSamples] = {}
         self.verdict: Verdict | None = None
+        self.separate: SeparateTraining | None = None
         self._arrived = threading.Condition()
         self._inbox: Inbox | None = None
         self._received: list[Sent] = []
@@ -187,6 +191,11 @@ class Timings(LiveSource, TimingsQueries):
         self._notify()
         return complete()
 
+    def note_separate(self, training: SeparateTraining) -> None:
+        """Note that the ranks have exchanged no gradients in a cell."""
+        self.separate = training
+        self._notify()
+
     def conclude(self, verdict: Verdict) -> None:
         """Store the verdict of the last cell with the run, for views and later kernels."""
         self.verdict = verdict
@@ -222,7 +231,10 @@ class Timings(LiveSource, TimingsQueries):
             text = f"{missing:,} of the {sum(sent.values()):,} records of the last cell {were} lost"
             return f"{text} on the way to this kernel, and are in no figure. {unheard}".rstrip()
         iterations = {rank: counts.iterations(cell, rank) for rank in sent}
-        remarks = _count_remark(iterations, any(sent.values()), len(self) > 0), unheard
+        alone = self.separate
+        separate = str(alone) if alone is not None and alone.cell == cell else ""
+        counted = _count_remark(iterations, any(sent.values()), len(self) > 0)
+        remarks = counted, separate, unheard
         return " ".join(filter(None, remarks))
 
     @property

@@ -276,6 +276,9 @@ class CellEnded(Message):
         The value of the last expression, pickled; None where there is none to send.
     transports
         How collectives are carried, as the libraries report it now.
+    separate_iterations
+        How many iterations of the cell were recorded, if it is known that the rank has exchanged
+        no gradient in any of them; otherwise 0.
     """
 
     cell: int
@@ -287,6 +290,7 @@ class CellEnded(Message):
     initialized: bool
     value: bytes | None
     transports: tuple[Transport, ...] = ()
+    separate_iterations: int = 0
 
 
 CellMessage = Output | CellEnded | RankState | InputRequest

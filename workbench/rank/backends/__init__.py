@@ -8,7 +8,7 @@
 - `horovod`: a Horovod ring; `cell_init`, `process_sets` and `optimizers`: replace functions of
   Horovod that do not work in a notebook; `ring_sockets`: breaks the connections of a ring;
   `horovod_thread`: notices when Horovod's thread ends; `mpi_controller`: MPI instead of Gloo below
-  Horovod
+  Horovod; `script_groups`: says which cluster a script for torchrun needs
 - `horovod_tap`, `horovod_hooks`, `ddp_hooks`, `torch_collectives`, `torch_operators`: record
   collectives, and waits for them; `torch_calls`: those of torch.distributed that have not
   finished, which `torch_operations` describes; `forwarding_group`, `native_group`: the group, in

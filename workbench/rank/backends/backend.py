@@ -215,6 +215,16 @@ class CellCollectives:
         """Return how many the rank has not waited for."""
         return len(self._backend.pending().handles - self._before.handles)
 
+    def submitted(self) -> int:
+        """Return how many tensors were passed to collectives, as far as the backend counts them.
+
+        Barriers and similar calls are left out.
+        """
+        before = self._before.submitted
+        counts = self._backend.pending().submitted.items()
+        started = sum(count - before.get(process_set, 0) for process_set, count in counts)
+        return started - sum(self._recorder.waits.calls.values())
+
     def calls(self) -> dict[int, int]:
         """Return how many were started, with barriers and similar calls, by process set.
 

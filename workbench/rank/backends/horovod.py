@@ -25,6 +25,7 @@ from workbench.rank.backends import (
     mpi_controller,
     optimizers,
     process_sets,
+    script_groups,
 )
 from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_thread
 from workbench.rank.backends.ddp_hooks import DDPHooks
@@ -90,6 +91,7 @@ class HorovodBackend(Backend):
         """Let a cell create its optimizer repeatedly."""
         optimizers.NewestOptimizer().install()
         self._tensorflow.install()
+        script_groups.install()
 
     def pending(self) -> Pending:
         """Return what is not finished or waited for, in any thread; empty if it is not known."""

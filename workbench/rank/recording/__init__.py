@@ -9,5 +9,6 @@
   `batches`: samples, and the place in a loader's pass; `loads`: calls of loaders; `logged`: what
   the cell logs
 - `iteration`: a finished iteration; `pack`: makes its record for the kernel, with `durations`;
+  `exchange`: whether ranks exchange gradients;
   `communication_threads`: the CPU time of the backend's threads; `sender`: sends it
 """

@@ -16,7 +16,8 @@ class StepRecord:
     """What was recorded between two optimizer steps; times as ``time.perf_counter_ns()``.
 
     `handles` are those of the collectives that the rank has waited for; `progress` is what
-    `Batches.take` has returned; `mark` gets the number of the iteration.
+    `Batches.take` has returned; `mark` gets the number of the iteration; `limit_bytes` is as in
+    `workbench.rank.recording.exchange`.
     """
 
     start: int
@@ -28,6 +29,7 @@ class StepRecord:
     spans: Spans | None = None
     progress: BatchProgress = NO_PROGRESS
     mark: Mark = field(default_factory=Mark)
+    limit_bytes: int = -1
 
 
 @dataclass(frozen=True)

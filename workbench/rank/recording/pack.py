@@ -18,6 +18,7 @@ import numpy.typing as npt
 from workbench.rank.recording.batches import NO_PROGRESS, BatchProgress
 from workbench.rank.recording.collectives import Collected, Operation, Source
 from workbench.rank.recording.durations import Durations, Interval, durations
+from workbench.rank.recording.exchange import UNKNOWN, CellExchange
 from workbench.rank.recording.iteration import Outside, Recorded, RecordedIteration, StepRecord
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag, IterationRecord, Layout
@@ -81,6 +82,8 @@ class _Window(NamedTuple):
         Time of each `Phase` before `GAP`.
     waits
         When training waited for communication.
+    limit_bytes
+        As in `workbench.rank.recording.exchange`.
     """
 
     number: int
@@ -90,6 +93,7 @@ class _Window(NamedTuple):
     flags: int
     waits: list[Interval]
     progress: BatchProgress = NO_PROGRESS
+    limit_bytes: int = UNKNOWN
 
 
 class Packer:
@@ -114,6 +118,8 @@ class Packer:
     ----------
     failed
         How many iterations could not be packed.
+    exchange
+        Whether the iterations of the newest cell exchange gradients.
     """
 
     def __init__(
@@ -130,6 +136,7 @@ class Packer:
         self._world_size = world_size
         self._dropped = dropped
         self.failed = 0
+        self.exchange = CellExchange()
         self._layouts: dict[tuple[Operation, ...], int] = {}
         self._orders: dict[tuple[Operation, ...], _Order] = {}
         self._latest: tuple[tuple[Operation, ...], _Order] | None = None
@@ -250,6 +257,9 @@ class Packer:
             cell, windows, orders, durations(times, buffers, [_waits(window) for window in windows])
         )
         yield from zip(layouts, pack_all(records, _ticks(times), buffers), strict=True)
+        for window, record in zip(windows, records, strict=True):
+            added = int(record.flags), window.limit_bytes, record.size_bytes, record.tensors
+            self.exchange.add(cell, *added)
 
     def _lay_out(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
         """Return the order of operations in their layout, and the layout if it is new.
@@ -358,7 +368,8 @@ def _window(item: RecordedIteration) -> _Window:
     if flags & _DEVICE_TIMES:
         duration = sum(spent)
     waits = [wait for step in steps for wait in step.waits]
-    return _Window(item.index, start, duration, spent, flags, waits, _progress(steps))
+    limit = min(step.limit_bytes for step in steps)
+    return _Window(item.index, start, duration, spent, flags, waits, _progress(steps), limit)
 
 
 def _progress(steps: list[StepRecord]) -> BatchProgress:

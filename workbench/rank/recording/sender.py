@@ -99,6 +99,12 @@ class RecordChannel:
         latest, sent = self._sent
         return sent * (latest == cell) + sum(item.cell == cell for item in waiting)
 
+    def separate_iterations(self, cell: int, collectives: int) -> int:
+        """Return the result of `CellExchange`; 0 also if not all iterations are known."""
+        if self.dropped or self._waiting or self._packing:
+            return 0
+        return self._packer.exchange.separate_iterations(cell, collectives)
+
     def close(self) -> None:
         """Send what remains, and stop."""
         self._outbox.close()

@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.checkpoint import CheckpointFunction
 
+from workbench.rank.recording.exchange import limit_bytes
 from workbench.rank.recording.module_hooks import ModuleHooks
 from workbench.rank.recording.patches import Hooks
 from workbench.rank.recording.phase import Phase
@@ -96,6 +97,8 @@ class TorchHooks(Hooks):
             self._search_again()
         loop.step_begins(key, complete=not _is_adasum(optimizer), within=within)
         steps = self._steps[key] = self._steps.get(key, 0) + 1
+        if key not in loop.limits_bytes:
+            loop.limits_bytes[key] = limit_bytes(optimizer)
         # Horovod's optimizers report two steps each time, so the loop has run at least twice
         if steps == _KNOWN_AFTER and min(self._steps.values()) >= _KNOWN_AFTER:
             self._modules.stop_search()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from workbench.rank.recording.batches import Batches
 from workbench.rank.recording.buckets import Buckets, PendingBucket
 from workbench.rank.recording.collectives import Operation
+from workbench.rank.recording.exchange import UNKNOWN
 from workbench.rank.recording.iteration import CellRecords, StepRecord
 from workbench.rank.recording.loads import Load
 from workbench.rank.recording.logged import Mark
@@ -80,6 +81,8 @@ class TrainingLoop:
         Number of optimizer steps that have ended.
     buckets
         Collectives of torch.distributed that have not finished.
+    limits_bytes
+        The `exchange.limit_bytes` of each optimizer that has stepped, by its `id`.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class TrainingLoop:
         """The call of a loader that has not ended."""
         self.buckets = buckets
         self._batches = Batches()
+        self.limits_bytes: dict[int, int] = {}
         self.steps = 0
 
     @property
@@ -310,7 +314,9 @@ class TrainingLoop:
         self.buckets.find_done()  # before the end, so that they belong to this iteration
         now = perf_counter_ns()
         if self._trained:
-            self._records.add(self._cycle.step(optimizer, self._take_step(now)))
+            step = self._take_step(now)
+            step.limit_bytes = self.limits_bytes.get(optimizer, UNKNOWN)
+            self._records.add(self._cycle.step(optimizer, step))
         else:
             # hvd.broadcast_optimizer_state runs a step with zeros, to create the state
             self.clock.no_step(now)

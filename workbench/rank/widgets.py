@@ -1,0 +1,325 @@
+"""Shows widgets that a cell creates in a rank, for which no page has a model.
+
+An ``ipywidgets.Output`` is shown as a display of what it contains, which is updated. Progress bars
+of `rich` are drawn in such a widget. Other widgets are shown as text, with those of their
+children that are an `Output`.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+import comm
+from comm.base_comm import BaseComm
+
+from workbench.errors import COLOURS
+
+_UPDATE_S = 0.5
+"""Shortest time between two updates of what a widget contains."""
+_MAX_CHARACTERS = 100_000
+"""Characters of text that an `Output` keeps: its end."""
+_LEFT_OUT = "(Earlier output is left out.)\n"
+_MODEL = "IPY_MODEL_"
+"""What is before the id of a child in the state of a container."""
+_BLANK = re.compile(r"\s*(<pre\b[^>]*>\s*</pre>\s*)?")
+"""HTML that shows nothing."""
+_IMAGES = ("image/png", "image/jpeg")
+
+
+class Show(Protocol):
+    """Sends a display; see `OutputChannel.show`."""
+
+    def __call__(
+        self, data: dict[str, Any], metadata: dict[str, Any], display_id: str, *, update: bool
+    ) -> None:
+        """Send it, or an update of the one with this id."""
+
+
+class _Piece(NamedTuple):
+    """Text of one stream, or a display with its id."""
+
+    data: dict[str, Any]
+    is_text: bool = False
+    display_id: str | None = None
+
+
+class OutputArea:
+    """What an ``ipywidgets.Output`` contains.
+
+    Parameters
+    ----------
+    model_id
+        The id of the widget's model.
+
+    Attributes
+    ----------
+    display_id
+        Of the display that shows it.
+    displayed
+        Whether a cell has displayed the widget.
+    shown
+        Whether the current cell has a display of it.
+    changed
+        Whether its contents have changed since they were sent.
+    sent_s
+        When its contents were sent, in seconds of `time.monotonic`.
+    """
+
+    def __init__(self, model_id: str) -> None:
+        self.display_id = f"{_MODEL}{model_id}"
+        self._pieces: list[_Piece] = []
+        self._clears = False
+        self.displayed = self.shown = self.changed = False
+        self.sent_s = 0.0
+
+    def write(self, text: str) -> None:
+        """Add text of a stream."""
+        self._begin_change()
+        if self._pieces and self._pieces[-1].is_text:
+            text = self._pieces.pop().data["text/plain"] + text
+        if len(text) > 2 * _MAX_CHARACTERS:
+            text = _LEFT_OUT + text[-_MAX_CHARACTERS:].partition("\n")[2]
+        self._pieces.append(_Piece({"text/plain": text}, is_text=True))
+
+    def display(self, data: dict[str, Any], display_id: str | None, *, update: bool) -> bool:
+        """Add a display, or update the one of that id; return whether that is possible."""
+        same = [at for at, one in enumerate(self._pieces) if one.display_id == display_id]
+        if update and (display_id is None or not same):
+            return False
+        self._begin_change()
+        piece = _Piece(data, display_id=display_id)
+        if not update:
+            self._pieces.append(piece)
+            return True
+        for at in same:
+            self._pieces[at] = piece
+        return True
+
+    def clear(self, *, wait: bool) -> None:
+        """Remove everything; with `wait`, when something is added."""
+        self._clears = wait
+        if not wait:
+            self._pieces.clear()
+            self.changed = True
+
+    def replace(self, outputs: Any) -> None:
+        """Contain these outputs, as the attribute `outputs` of the widget has them."""
+        self.clear(wait=False)
+        for one in outputs:
+            if one.get("output_type") == "stream":
+                self.write(str(one.get("text", "")))
+            elif one.get("output_type") == "error":
+                self.write("\n".join(one.get("traceback", ())) + "\n")
+            elif "data" in one:
+                self.display(one["data"], None, update=False)
+
+    def bundle(self) -> dict[str, Any]:
+        """Return the contents as a MIME bundle, with text and HTML."""
+        if len(self._pieces) == 1 and "text/html" in self._pieces[0].data:
+            return self._pieces[0].data
+        texts = [str(one.data.get("text/plain", "")) for one in self._pieces]
+        ended = [text if text.endswith("\n") else f"{text}\n" for text in texts if text]
+        return {
+            "text/plain": "".join(ended).rstrip("\n"),
+            "text/html": "".join(map(_html, self._pieces)),
+        }
+
+    def _begin_change(self) -> None:
+        self.changed = True
+        if self._clears:
+            self._clears = False
+            self._pieces.clear()
+
+
+def is_blank(data: dict[str, Any]) -> bool:
+    """Return whether a MIME bundle is only white space, as text and as HTML."""
+    if set(data) != {"text/plain", "text/html"} or str(data["text/plain"]).strip():
+        return False
+    return _BLANK.fullmatch(str(data["text/html"])) is not None
+
+
+def _html(piece: _Piece) -> str:
+    """Return a piece as HTML."""
+    if "text/html" in piece.data:
+        return str(piece.data["text/html"])
+    for kind in _IMAGES:
+        if isinstance(image := piece.data.get(kind), str):
+            return f'<img src="data:{kind};base64,{image.strip()}">'
+    if "image/svg+xml" in piece.data:
+        return str(piece.data["image/svg+xml"])
+    plain = COLOURS.sub("", str(piece.data.get("text/plain", "")))
+    return f"<pre>{html.escape(plain)}</pre>" if plain else ""
+
+
+class OutputAreas:
+    """The `Output` widgets of a rank: receives what they contain, and shows them.
+
+    Parameters
+    ----------
+    show
+        Sends a display.
+    is_open
+        Returns whether a cell runs, so that a display can be sent.
+    """
+
+    def __init__(self, show: Show, is_open: Callable[[], bool]) -> None:
+        self._show = show
+        self._is_open = is_open
+        self._areas: dict[str, OutputArea] = {}
+        self._children: dict[str, tuple[str, ...]] = {}
+        """The children of each container, by their ids."""
+        self._entered: dict[int, list[OutputArea]] = {}
+        """The areas that each thread has entered, by the thread's number."""
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
+
+    def install(self) -> None:
+        """Connect new widgets to this object: a message to a page would have no receiver."""
+        areas = self
+
+        class RankComm(BaseComm):  # type: ignore[misc, unused-ignore]
+            """The connection of a widget to this rank's areas."""
+
+            def publish_msg(
+                self, msg_type: str, data: dict[str, Any] | None = None, *_: Any, **__: Any
+            ) -> None:
+                """Receive a message to the page."""
+                areas.receive(self.comm_id, msg_type, data or {})
+
+        comm.create_comm = RankComm
+
+    def current(self) -> OutputArea | None:
+        """Return the area that this thread has entered last; None without any."""
+        if not self._entered:  # nearly always
+            return None
+        entered = self._entered.get(threading.get_ident())
+        return entered[-1] if entered else None
+
+    def receive(self, model_id: str, kind: str, data: dict[str, Any]) -> None:
+        """Handle a message of a widget, in its thread.
+
+        Parameters
+        ----------
+        kind
+            The type of the message, such as ``"comm_open"``.
+        data
+            Has the attributes of the widget that have changed, as ``state``.
+        """
+        with self._lock:
+            if kind == "comm_close":
+                self._close(model_id)
+                return
+            state = data.get("state") or {}
+            if kind == "comm_open" and state.get("_model_name") == "OutputModel":
+                self._areas[model_id] = OutputArea(model_id)
+            if "children" in state:
+                ids = [str(one).removeprefix(_MODEL) for one in state["children"]]
+                self._children[model_id] = tuple(ids)
+            area = self._areas.get(model_id)
+            if area is None:
+                return
+            if state.get("outputs") or (kind == "comm_msg" and "outputs" in state):
+                area.replace(state["outputs"])
+                self._send_later(area)
+            if kind == "comm_msg" and "msg_id" in state:
+                self._enter(area) if state["msg_id"] else self._leave(area)
+
+    def display(self, model_id: str) -> bool:
+        """Show the areas in a widget; return whether the widget itself is one."""
+        with self._lock:
+            for area in list(self._within(model_id, set())):
+                area.displayed = True
+                self._send(area)
+            return model_id in self._areas
+
+    def write(self, area: OutputArea, text: str) -> None:
+        """Add text to an area."""
+        with self._lock:
+            area.write(text)
+            self._send_later(area)
+
+    def add(
+        self, area: OutputArea, data: dict[str, Any], display_id: str | None, *, update: bool
+    ) -> bool:
+        """Add or update a display in an area; return whether that is possible."""
+        with self._lock:
+            done = area.display(data, display_id, update=update)
+            self._send_later(area)
+            return done
+
+    def clear(self, area: OutputArea, *, wait: bool) -> None:
+        """Clear an area."""
+        with self._lock:
+            area.clear(wait=wait)
+            self._send_later(area)
+
+    def begin_cell(self) -> None:
+        """Show again, in the next cell's output, what changes in a widget of an earlier cell."""
+        with self._lock:
+            # an interrupt may have skipped the end of a `with` of the earlier cell
+            self._entered.pop(threading.get_ident(), None)
+            for area in self._areas.values():
+                area.shown = False
+
+    def flush(self) -> None:
+        """Send all contents that have changed."""
+        with self._lock:
+            self._timer = None
+            for area in list(self._areas.values()):
+                self._send(area)
+
+    def _close(self, model_id: str) -> None:
+        area = self._areas.pop(model_id, None)
+        self._children.pop(model_id, None)
+        if area is not None:
+            self._send(area)
+            self._leave(area)
+
+    def _enter(self, area: OutputArea) -> None:
+        self._entered.setdefault(threading.get_ident(), []).append(area)
+
+    def _leave(self, area: OutputArea) -> None:
+        """Leave an area, in all threads: another one may end what it has entered."""
+        for thread, entered in list(self._entered.items()):
+            left = [one for one in entered if one is not area]
+            if left:
+                self._entered[thread] = left
+            else:
+                del self._entered[thread]
+
+    def _within(self, model_id: str, seen: set[str]) -> Iterator[OutputArea]:
+        """Yield the area of a widget, and those of its children."""
+        if model_id in seen:
+            return
+        seen.add(model_id)
+        if model_id in self._areas:
+            yield self._areas[model_id]
+        for child in self._children.get(model_id, ()):
+            yield from self._within(child, seen)
+
+    def _send_later(self, area: OutputArea) -> None:
+        """Send what an area contains now, or soon if it was just sent."""
+        if not (area.changed and area.displayed):
+            return
+        if monotonic() - area.sent_s >= _UPDATE_S:
+            self._send(area)
+        elif self._timer is None:
+            self._timer = threading.Timer(_UPDATE_S, self.flush)
+            self._timer.name = "workbench-widgets"
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _send(self, area: OutputArea) -> None:
+        if not (area.changed and area.displayed and self._is_open()):
+            return
+        bundle, update = area.bundle(), area.shown
+        if not update and is_blank(bundle):
+            return
+        area.changed, area.shown = False, True
+        area.sent_s = monotonic()
+        self._show(bundle, {}, area.display_id, update=update)
