@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecision
 from torch.nn.parallel import DistributedDataParallel
-from trainings.loops import CLASSES, INPUTS, accumulate, batch, loss_of, net, sgd, train
+from trainings.loops import CLASSES, INPUTS, accumulate, batch, compiles, loss_of, net, sgd, train
 from trainings.state import state
 
 SMALL = 0.002
@@ -328,26 +328,26 @@ def mixed_precision(ranks):
     return _trained(mixed_precision=precision)
 
 
+@compiles
 def compiled_with_the_reducer_in_python(ranks):
-    torch._dynamo.reset()
-    torch._dynamo.config.optimize_ddp = "python_reducer"
-    try:
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
         model = DistributedDataParallel(net())
         called = torch.compile(model, backend="aot_eager")
         with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
             return train(model, sgd(model), loss=lambda _: loss_of(called))
-    finally:
-        torch._dynamo.config.optimize_ddp = True
-        torch._dynamo.reset()
 
 
+@compiles
 def compiled_without_its_own_buckets(ranks):
-    torch._dynamo.reset()
-    torch._dynamo.config.optimize_ddp = False
-    try:
+    with torch._dynamo.config.patch(optimize_ddp=False):
         model = DistributedDataParallel(net(), bucket_cap_mb=SMALL)
         called = torch.compile(model, backend="aot_eager")
         return train(model, sgd(model), loss=lambda _: loss_of(called))
-    finally:
-        torch._dynamo.config.optimize_ddp = True
-        torch._dynamo.reset()
+
+
+@compiles
+def compiled_with_several_buckets(ranks):
+    """PyTorch compiles a graph for each bucket; the first one may not be larger than the others."""
+    model = DistributedDataParallel(net(width=400), bucket_cap_mb=1)
+    called = torch.compile(model, backend="aot_eager")
+    return train(model, sgd(model), 3, loss=lambda _: loss_of(called))

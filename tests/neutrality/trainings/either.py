@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-from trainings.loops import CLASSES, INPUTS, batch, loss_of, net, sgd, train
+from trainings.loops import CLASSES, INPUTS, batch, compiles, loss_of, net, sgd, train
 from trainings.state import state
 
 
@@ -318,24 +318,6 @@ def clipped(ranks):
 # --- compilation ---
 
 
-def _compiles(function):
-    """Train without what earlier trainings have compiled, and count graphs."""
-
-    @functools.wraps(function)
-    def train_anew(ranks):
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        try:
-            found = function(ranks)
-            breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
-            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-            return {**found, "graphs": graphs, "graph breaks": breaks}
-        finally:
-            torch._dynamo.reset()
-
-    return train_anew
-
-
 class _Layers(nn.Module):
     """The compiler skips the `forward` of `nn.Sequential` itself."""
 
@@ -347,26 +329,26 @@ class _Layers(nn.Module):
         return self.layers(inputs)
 
 
-@_compiles
+@compiles
 def compiled(ranks):
     model, optimizer = _made(ranks)
     called = torch.compile(model, backend="aot_eager")
     return train(model, optimizer, loss=lambda _: loss_of(called))
 
 
-@_compiles
+@compiles
 def compiled_before_it_is_wrapped(ranks):
     return train(*_made(ranks, torch.compile(net(), backend="eager")))
 
 
-@_compiles
+@compiles
 def compiled_in_place_without_graph_breaks(ranks):
     model = _Layers()
     model.compile(fullgraph=True, backend="aot_eager")
     return train(*_made(ranks, model))
 
 
-@_compiles
+@compiles
 def compiled_layers_with_dynamic_shapes(ranks):
     model = net()
     for layer in model:
@@ -375,14 +357,14 @@ def compiled_layers_with_dynamic_shapes(ranks):
     return train(*_made(ranks, model), 5, loss=lambda model: loss_of(model, *batch(next(sizes))))
 
 
-@_compiles
+@compiles
 def compiled_by_inductor(ranks):
     model, optimizer = _made(ranks)
     called = torch.compile(model)
     return train(model, optimizer, loss=lambda _: loss_of(called))
 
 
-@_compiles
+@compiles
 def compiled_step(ranks):
     model, optimizer = _made(ranks)
 
@@ -402,7 +384,7 @@ def compiled_step(ranks):
     return state([model], [optimizer], losses)
 
 
-@_compiles
+@compiles
 def compiled_loss_and_checkpoints(ranks):
     model = _Checkpointed(use_reentrant=False)
     model, optimizer = _made(ranks, model)

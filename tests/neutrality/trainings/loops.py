@@ -1,5 +1,6 @@
 """A small model, random batches, and the usual training loop."""
 
+import functools
 from contextlib import nullcontext
 
 import torch
@@ -69,3 +70,21 @@ def accumulate(model, optimizer, sizes, unsynchronized=nullcontext):
         optimizer.step()
         losses.append(total)
     return state([model], [optimizer], losses)
+
+
+def compiles(function):
+    """Train without what earlier trainings have compiled, and count graphs."""
+
+    @functools.wraps(function)
+    def train_anew(ranks):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        try:
+            found = function(ranks)
+            breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+            return {**found, "graphs": graphs, "graph breaks": breaks}
+        finally:
+            torch._dynamo.reset()
+
+    return train_anew

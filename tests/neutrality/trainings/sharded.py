@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
-from trainings.loops import CLASSES, INPUTS, accumulate, loss_of, net, sgd, train
+from trainings.loops import CLASSES, INPUTS, accumulate, compiles, loss_of, net, sgd, train
 from trainings.state import state
 
 CPU = torch.device("cpu")
@@ -112,14 +112,11 @@ def fsdp2_accumulates(ranks):
     return train(model, optimizer, loss=loss)
 
 
+@compiles
 def fsdp2_compiled(ranks):
-    torch._dynamo.reset()
-    try:
-        model = _fsdp2()
-        model.compile(backend="aot_eager")
-        return train(model, sgd(model))
-    finally:
-        torch._dynamo.reset()
+    model = _fsdp2()
+    model.compile(backend="aot_eager")
+    return train(model, sgd(model))
 
 
 def zero_redundancy(ranks):
