@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, dataloader
@@ -16,7 +17,7 @@ from workbench.rank.after_import import after_import
 from workbench.rank.recording.patches import Function, Hooks
 from workbench.rank.recording.recorder import Recorder
 
-_LIBRARIES = {
+_LIBRARIES: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerate.data_loader": {
         "DataLoaderShard": ("__iter__",),
         "DataLoaderDispatcher": ("__iter__",),
@@ -49,7 +50,7 @@ class LoaderHooks(Hooks):
                 self._install_library(classes, sys.modules[module])
             elif module not in self._watched:
                 self._watched.add(module)
-                after_import(module, lambda module, c=classes: self._imported(c, module))
+                after_import(module, partial(self._imported, classes))
 
     def begin_cell(self) -> None:
         """Find the subclasses of DataLoader that were defined while recording was off."""
