@@ -173,7 +173,9 @@ for _ in range(3):
 
 def test_runs_without_recording_wait_in_the_same_way(ready):
     """Horovod's own wait polls without a pause: the waiting rank would use a core for it."""
-    waits = SHARED_MODEL + """
+    waits = (
+        SHARED_MODEL
+        + """
 model = net()
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters())
@@ -183,6 +185,7 @@ for _ in range(3):
     model(torch.ones(4, 32)).square().mean().backward()
     optimizer.step()
 """
+    )
     found = ready.measure_overhead(waits, pairs=3)
     recorded_us, unrecorded_us = found.main_thread_us
     assert unrecorded_us < 3 * recorded_us

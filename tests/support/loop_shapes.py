@@ -17,10 +17,10 @@ torch.manual_seed(0)
 T = {T_S}
 class Rows(Dataset):
     def __init__(self, batches=5, size=4, seconds=T, rest=0):
-        self.count, self.each = batches * size + rest, seconds / size
+        self.count, self.size, self.seconds = batches * size + rest, size, seconds
     def __len__(self): return self.count
     def __getitem__(self, i):
-        time.sleep(self.each)
+        if i % self.size == 0: time.sleep(self.seconds)
         return torch.ones(16), torch.tensor(i % 4)
 def loader(batches=5, size=4, seconds=T, kind=DataLoader, rest=0, **more):
     return kind(Rows(batches, size, seconds, rest), batch_size=size, **more)

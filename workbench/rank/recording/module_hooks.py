@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ class ModuleHooks:
         self._searching = False
         self._global: Any = None
         self._hooks: list[Any] = []
+        self._within: set[int] = set()
+        """The threads that are in a forward of an outermost module."""
         self._known: dict[int, weakref.ref[torch.nn.Module]] = {}
         """By `id`, which a later module may have again."""
         self.checkpointing = False
@@ -52,6 +55,7 @@ class ModuleHooks:
         global _listener  # noqa: PLW0603 - hooks without a state read it
         _listener = self
         self._searching = True
+        self._within.discard(get_ident())  # a forward that has raised before its hooks
         self._resume()
 
     def stop_search(self) -> None:
@@ -96,7 +100,9 @@ class ModuleHooks:
 
     def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Any = None) -> None:
         """Report the call of an outermost module."""
-        self._pause()
+        self._within.add(get_ident())
+        if self._recorder.loop.is_training_thread():  # others may run beside its forwards
+            self._pause()
         self._recorder.loop.forward_begins(
             training=module.training,
             grad=self._has_grad(),
@@ -107,8 +113,9 @@ class ModuleHooks:
 
     def ends(self) -> None:
         """Report the end of that call."""
+        self._within.discard(get_ident())
         self._recorder.loop.forward_ends(grad=self._has_grad())
-        if self._searching:
+        if self._searching and self._recorder.loop.is_training_thread():
             self._resume()
 
     def _has_grad(self) -> bool:
@@ -117,6 +124,8 @@ class ModuleHooks:
     def _found(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
             return  # the compiler traces the model without running it
+        if get_ident() in self._within:
+            return  # a part of a model that another thread calls
         if self._is_known(module) or isinstance(module, torch.jit.ScriptModule):
             return  # a scripted module refuses hooks
         if not _takes_part(module, args):

@@ -141,7 +141,7 @@ class TrainingLoop:
         iterator
             The iterator that is asked for a batch; None if the call makes one.
         """
-        if self._loading is not None or not self._is_training_thread():
+        if self._loading is not None or not self.is_training_thread():
             return None
         load = self._loading = Load(self._batches.source(iterator))
         self.clock.load_begins(load, perf_counter_ns())
@@ -164,7 +164,7 @@ class TrainingLoop:
 
     def copied(self, original: torch.Tensor, copy: torch.Tensor) -> None:
         """Note that a tensor was copied to a device."""
-        if self._is_training_thread():
+        if self.is_training_thread():
             self._batches.copied(original, copy)
 
     def forward_begins(
@@ -181,7 +181,7 @@ class TrainingLoop:
         `model` is the module's `id`; `arguments` are the positional ones, and `options` those by
         keyword.
         """
-        if self._loading is not None or not self._is_training_thread(claims=grad and training):
+        if self._loading is not None or not self.is_training_thread(claims=grad and training):
             return
         now = perf_counter_ns()
         if grad and training:
@@ -197,10 +197,10 @@ class TrainingLoop:
 
     def forward_ends(self, *, grad: bool) -> None:
         """Note the end of that call."""
-        if not grad and self._loading is None and self._is_training_thread():
+        if not grad and self._loading is None and self.is_training_thread():
             self.clock.evaluated(perf_counter_ns())
 
-    def _is_training_thread(self, *, claims: bool = False) -> bool:
+    def is_training_thread(self, *, claims: bool = False) -> bool:
         """Return whether this thread trains, as far as is known.
 
         Parameters
@@ -336,7 +336,7 @@ class TrainingLoop:
 
         Return whether `leave` is to be called: not in a thread that does not train.
         """
-        if not self._is_training_thread():
+        if not self.is_training_thread():
             return False
         self.clock.push(phase, perf_counter_ns())
         return True
