@@ -5,7 +5,6 @@ import copy
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import MixedPrecision
 from torch.nn.parallel import DistributedDataParallel
 from trainings.loops import CLASSES, INPUTS, accumulate, batch, compiles, loss_of, net, sgd, train
 from trainings.state import state
@@ -324,6 +323,8 @@ def own_collectives(ranks):
 
 
 def mixed_precision(ranks):
+    from torch.distributed.fsdp import MixedPrecision  # an import that takes long
+
     precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     return _trained(mixed_precision=precision)
 

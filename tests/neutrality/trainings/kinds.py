@@ -64,8 +64,9 @@ def run(backend, name):
 def main():
     """Fork the ranks, and have them run the trainings whose names are on the standard input."""
     backend = sys.argv[1]
-    if backend == "horovod":
-        import horovod.torch  # noqa: F401
+    # PyTorch's first optimizer imports `torch._dynamo`, in seconds
+    for module in ("torch._dynamo", *(f"trainings.{module}" for module in MODULES[backend])):
+        importlib.import_module(module)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what trainings and libraries print
     fork = multiprocessing.get_context("fork")
