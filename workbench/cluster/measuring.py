@@ -21,6 +21,7 @@ from workbench.errors import UsageError
 from workbench.output.sink import TextSink
 from workbench.ranks import RankInfo, Ranks, checked_int, phrase
 from workbench.timings.runs import runs_folder
+from workbench.wire.rank_messages import MEASUREMENT
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -176,7 +177,7 @@ class Measurements(Execution):
 
         def run(source: str, show: Callable[[str], None]) -> dict[int, Any]:
             sink = TextSink(lambda: show(sink.text))
-            run = self._cells.submit(source, None, timeout_s, sink)
+            run = self._cells.submit(MEASUREMENT + source, None, timeout_s, sink)
             return self._cells.follow(run, record=self.recording).values
 
         return run

@@ -15,8 +15,10 @@ from workbench.errors import UsageError
 from workbench.fabric.fit import ONE_RANK, FittedFabric, fit
 
 RunCell = Callable[[str, Callable[[str], None]], Mapping[int, Any]]
-"""Runs a cell on all ranks; returns its values by rank.
+"""Runs the source of a measurement on all ranks; returns its values by rank.
 
+The source has the variables `ring` (its `Backend`), `device`, `rank` and `world_size`, and those of
+`workbench.rank.measurement.measure`, whatever cells have set.
 It calls the function with the cell's output several times a second while the cell runs.
 """
 
@@ -49,10 +51,8 @@ _UNDISTURBED = 0.25
 # All ranks decide by the means of their times, which are the same numbers on each.
 _SWEEP = """
 def _workbench_sweep(sizes, seconds):
-    import time, torch
     from workbench.fabric.calibration import plan_round
-    from workbench.rank.session import backend
-    ring, on = backend(), torch.device(device)
+    on = device
     finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
     def once(size):
         finish(on)
@@ -68,7 +68,7 @@ def _workbench_sweep(sizes, seconds):
         return [total / world_size for total in sums.tolist()]
     began, tensors, warm = time.perf_counter(), {{}}, []
     for size in sizes:  # in ascending order, the better of two to warm up
-        tensors[size] = torch.zeros(size // 4, device=on)
+        tensors[size] = torch.zeros(size // 4, dtype=torch.float32, device=on)
         took = min(means([once(size), once(size)], 2))
         if took > {long_s} * seconds:  # or only disturbed
             took = min(took, *means([once(size), once(size)], 2))
@@ -79,7 +79,7 @@ def _workbench_sweep(sizes, seconds):
     (elapsed,) = means([time.perf_counter() - began], 1)
     while counts := plan_round(rounds, elapsed, seconds):
         if rank == 0:
-            print(f"{{min(1.0, elapsed / seconds):.0%}}")
+            show(f"{{min(1.0, elapsed / seconds):.0%}}")
         own = [once(size) * 1e6 for size, count in zip(tensors, counts) for _ in range(count)]
         elapsed, *found = means([time.perf_counter() - began, *own], {most} * len(tensors) + 1)
         turn = iter(found)
@@ -92,8 +92,7 @@ def _workbench_sweep(sizes, seconds):
 # one copy within its memory takes less time than to launch it.
 _COPIES = """
 def _workbench_copies():
-    import math, time, torch
-    on = torch.device(device)
+    on = device
     def seconds(copy, count, on_gpu):
         if not on_gpu:
             began = time.perf_counter()
@@ -115,14 +114,14 @@ def _workbench_copies():
         moved = factor * source.nbytes * count
         return [moved / seconds(copy, count, on_gpu) / 1e9 for _ in range({runs})]
     def memory(where, size):
-        source = torch.zeros(size // 4, device=where)
+        source = torch.zeros(size // 4, dtype=torch.float32, device=where)
         return rates(torch.empty_like(source), source, 2)
     found = {{"host memory": memory("cpu", {host_bytes})}}
     if on.type == "cuda":
         most = torch.cuda.mem_get_info(on)[0] // 8
         found["GPU memory"] = memory(on, min({gpu_bytes}, most))
-        there = torch.zeros(min({pinned_bytes}, most) // 4, device=on)
-        here = torch.zeros(len(there), pin_memory=True)
+        there = torch.zeros(min({pinned_bytes}, most) // 4, dtype=torch.float32, device=on)
+        here = torch.zeros(len(there), dtype=torch.float32, device="cpu", pin_memory=True)
         found["PCIe"] = rates(there, here, 1)
         found["device to host"] = rates(here, there, 1)
     return found

@@ -24,13 +24,11 @@ _LARGEST_BYTES = 1 << 26
 # large one, and so the time of the negotiation, and what the link's buffers hide.
 _SOURCE = """
 def _workbench_matrix(steps, senders, smallest, largest, seconds, repetitions):
-    import time, torch
-    from workbench.rank.session import backend
-    ring, on = backend(), torch.device(device)
-    names, me = ring.namespace(), rank
+    on, me = device, rank
     slowest = lambda taken: ring.largest(taken, "workbench.matrix.slowest")
     finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
-    data = torch.zeros(largest // 4, device=on)
+    data = torch.zeros(largest // 4, dtype=torch.float32, device=on)
+    out = torch.zeros_like(data)
     def exchange(pairs, count):
         sent = [count if (me, other) in pairs else 0 for other in range(world_size)]
         got = [count if (other, me) in pairs else 0 for other in range(world_size)]
@@ -38,12 +36,7 @@ def _workbench_matrix(steps, senders, smallest, largest, seconds, repetitions):
         finish(on)
         ring.barrier()
         began = time.perf_counter()
-        if "hvd" in names:
-            splits = torch.tensor(sent, dtype=torch.int32)
-            names["hvd"].alltoall(tensor, splits, name="workbench.matrix")
-        else:
-            out = torch.empty(sum(got), device=on)
-            names["dist"].all_to_all_single(out, tensor, got, sent)
+        ring.exchange(tensor, sent, out, got)
         finish(on)
         return time.perf_counter() - began
     everyone = {(a, b) for a, b in zip(senders, senders[1:] + senders[:1])}
@@ -55,7 +48,7 @@ def _workbench_matrix(steps, senders, smallest, largest, seconds, repetitions):
     for number, step in enumerate(steps):
         pairs = {tuple(pair) for pair in step}
         if rank == 0:
-            print(f"{number / len(steps):.0%}")
+            show(f"{number / len(steps):.0%}")
         found.append([sorted(exchange(pairs, size) for _ in range(repetitions))
                       for size in (count // 4, count)])
     return 4 * count, found

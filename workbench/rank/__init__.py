@@ -5,6 +5,7 @@
 - `cell`: runs a cell; `interrupts`: interrupts its code; `process_state`: restores settings
   afterwards; `tracebacks` and `traceback_frames`: format its error; `gpu_errors`: explains those
   of CUDA and NCCL; `training_errors`: explains those of other libraries
+- `measurement`: runs what the kernel measures, apart from the names and the state of cells
 - `output`, `descriptors` and `console_bars`: capture its output; `window`: makes it wait while
   the kernel is behind; `pager`: prints what IPython would page; `widgets`: shows widgets
 - `prompts`: input() and what else asks the user; `debugger`: breakpoint()

@@ -12,20 +12,23 @@ import re
 import sys
 import tokenize
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from IPython.core.async_helpers import get_asyncio_loop
 from IPython.core.displayhook import DisplayHook
+from IPython.core.interactiveshell import ExecutionResult
 
 from workbench.errors import RankError
 from workbench.rank import tracebacks
 from workbench.rank.interrupts import Interrupts
+from workbench.rank.measurement import measure
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import GradientMode, ProcessState
 from workbench.rank.traceback_frames import CELL_FILE
+from workbench.wire.rank_messages import MEASUREMENT
 
 VALUE_LIMIT_BYTES = 64 << 20
 """A larger value of a last expression is not sent to the kernel."""
@@ -49,8 +52,12 @@ def run(
     capture: Capture,
     interrupts: Interrupts,
     state: ProcessState,
+    names: Mapping[str, Any],
 ) -> CellResult:
-    """Run `source` in the shell's namespace, and capture its output, its value and its error."""
+    """Run `source` in the shell's namespace, and capture its output, its value and its error.
+
+    A measurement has only the variables `names` instead.
+    """
     mode, process = GradientMode(), os.getpid()
     caught = _ResultCatcher(shell, source, capture.channel)
     state.reserve.take()
@@ -58,7 +65,7 @@ def run(
         try:
             with _session_loop(), interrupts.allowed():
                 _free_last_frames(source)
-                done = shell.run_cell(source, store_history=False)
+                done = _execute(shell, source, names, caught, capture.channel)
                 if os.getpid() != process:
                     _end_child(caught.error)
                 interrupts.code_ended()
@@ -89,6 +96,33 @@ def run(
             return CellResult(None, *_pickled(caught.value))
     except KeyboardInterrupt:
         return CellResult(_INTERRUPTED, None, "")
+
+
+def _execute(
+    shell: Any,
+    source: str,
+    names: Mapping[str, Any],
+    caught: _ResultCatcher,
+    channel: OutputChannel,
+) -> ExecutionResult:
+    """Run a cell in the shell's namespace, or a measurement among `names`."""
+    if not source.startswith(MEASUREMENT):
+        return shell.run_cell(source, store_history=False)
+    done = _measured(source, names, channel)
+    caught.value = done.result
+    return done
+
+
+def _measured(source: str, names: Mapping[str, Any], channel: OutputChannel) -> ExecutionResult:
+    """Return the result of a measurement, as the shell returns that of a cell."""
+    result = ExecutionResult(None)
+    try:
+        result.result = measure(source, names, lambda text: channel.write("stdout", f"{text}\n"))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as of a cell: the kernel raises it
+        result.error_in_exec = error
+    return result
 
 
 def _end_child(error: BaseException | None) -> NoReturn:

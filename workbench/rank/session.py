@@ -14,6 +14,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Any
@@ -25,6 +26,7 @@ from workbench.rank import console_bars, script_launchers, spawned
 from workbench.rank.attributes import AttributeNames
 from workbench.rank.backends import DEFAULT, backend_class
 from workbench.rank.backends.backend import Backend, CellCollectives
+from workbench.rank.backends.neutral import neutral
 from workbench.rank.control import Control
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
@@ -147,8 +149,10 @@ class Session:
         if on:
             self._records = self._new_records()
             self.recorder.on = True
+            self.recorder.failures.clear()
             try:
                 for hooks in self.hooks:
+                    hooks.renew()
                     hooks.install()
             except BaseException:
                 self.record(on=False)
@@ -171,6 +175,7 @@ class Session:
         )
         any(receiver.receive(message) for receiver in receivers)
 
+    @neutral()
     def init_ring(self, *given: Any) -> RingCheck:
         """Form a ring with the other ranks, and set the variables that every cell has."""
         with self._state.reserve.released("forming a ring"):
@@ -188,6 +193,7 @@ class Session:
         self._shell.push(self._names, interactive=False)
         return formed
 
+    @neutral()
     def shutdown_ring(self, *, peer_lost: bool) -> None:
         """Leave the ring; see `Backend.shutdown_ring`."""
         with self._state.reserve.released("leaving the ring"):
@@ -195,7 +201,7 @@ class Session:
 
     def run_cell(self, number: int, source: str, record: bool, compared: bool) -> None:
         """Run a cell, and send its result to the kernel."""
-        with self._interrupts.cell_runs(number):
+        with self._interrupts.cell_runs(number), _same_modules():
             self.record(record)
             self._restore_names()
             with self._same_waits(pause=compared and not record):
@@ -232,8 +238,9 @@ class Session:
         try:
             with self._prompts.installed():
                 result = cells.run(
-                    self._shell, number, source, self._capture, self._interrupts, self._state
-                )
+                    self._shell, number, source, self._capture, self._interrupts, self._state,
+                    {**self._names, "ring": self.backend},
+                )  # fmt: skip
         except BaseException as error:  # noqa: BLE001 - the kernel must always get a result
             self._state.reserve.release()
             result = cells.failed(error)
@@ -270,6 +277,19 @@ class Session:
         self.send(ended)
 
 
+@contextmanager
+def _same_modules() -> Iterator[None]:
+    """Restore our modules that the body has removed: another copy would be no rank."""
+    own = {name: one for name, one in list(sys.modules.items()) if name.startswith(_PACKAGE)}
+    try:
+        yield
+    finally:
+        for name, module in own.items():
+            if sys.modules.get(name) is not module:
+                sys.modules[name] = module
+
+
+_PACKAGE = __name__.partition(".")[0]
 _session: Session | None = None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from workbench.rank.backends.neutral import neutral
 from workbench.rank.interrupts import Interrupts
 from workbench.wire import Message
 from workbench.wire.transfer_messages import (
@@ -117,7 +118,7 @@ class Transfers:
     def _interruptible(self, number: int, work: Callable[[], Any]) -> Any:
         """Call a function that may run the user's code."""
         try:
-            with self._interrupts.cell_runs(number), self._interrupts.allowed():
+            with self._interrupts.cell_runs(number), self._interrupts.allowed(), neutral():
                 return work()
         except KeyboardInterrupt:
             raise RuntimeError("it was interrupted") from None

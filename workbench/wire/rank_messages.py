@@ -15,6 +15,9 @@ from workbench.wire.message import Message
 from workbench.wire.prompt_messages import InputRequest, PromptKind
 from workbench.wire.transport import Transport
 
+MEASUREMENT = "# a measurement of Gradient Workbench\n"
+"""Begin of the source of a cell that does not run among the names of the user's cells."""
+
 # clocks
 
 

@@ -15,6 +15,7 @@
   Python and in C++, through which a DDP model sends its buckets
 - `horovod_tensorflow`, `keras_optimizer`: Horovod's ops and optimizer for TensorFlow;
   `tensorflow_config`: where TensorFlow's own strategies connect
+- `neutral`: runs our collectives without the modes that cells have set
 - `transports`: how the libraries carry collectives
 
 Nothing outside this package imports horovod in a rank.

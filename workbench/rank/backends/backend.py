@@ -163,6 +163,20 @@ class Backend(ABC):
         """Return the maximum of a number over all ranks."""
 
     @abstractmethod
+    def exchange(
+        self, tensor: torch.Tensor, sent: list[int], out: torch.Tensor, got: list[int]
+    ) -> None:
+        """Send a part of a tensor to each rank, and receive from each; wait for both.
+
+        Parameters
+        ----------
+        tensor, out
+            What is sent, and memory for what is received, which may also be elsewhere.
+        sent, got
+            The number of elements to each rank, and from each.
+        """
+
+    @abstractmethod
     def namespace(self) -> dict[str, Any]:
         """Return the variables that every cell has, such as ``rank`` and ``world_size``."""
 

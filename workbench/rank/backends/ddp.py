@@ -16,6 +16,7 @@ import torch.distributed as dist
 from workbench.rank.backends import flight_recorder, gloo_abort, process_groups, torch_waits
 from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_thread
 from workbench.rank.backends.ddp_hooks import DDPHooks
+from workbench.rank.backends.neutral import neutral
 from workbench.rank.backends.process_groups import ProcessGroups
 from workbench.rank.backends.tensorflow_config import free_address
 from workbench.rank.backends.torch_calls import TorchCalls
@@ -98,6 +99,7 @@ class DDPBackend(Backend):
         self._store, address, port = process_groups.serve(interface)
         return {"MASTER_ADDR": address, "MASTER_PORT": str(port), **tensorflow}
 
+    @neutral()
     def init_ring(self, environment: dict[str, str]) -> RingCheck:
         """Form the default process group; DDP models of earlier rings use it.
 
@@ -144,14 +146,17 @@ class DDPBackend(Backend):
         """Return whether there is a default process group, which cells can destroy or break."""
         return self._groups.usable
 
+    @neutral()
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
         dist.barrier()
 
+    @neutral()
     def allreduce(self, tensor: torch.Tensor, name: str) -> None:  # noqa: ARG002
         """Sum a tensor over all ranks, in place."""
         dist.all_reduce(tensor)
 
+    @neutral()
     def largest(self, number: float, name: str) -> float:  # noqa: ARG002
         """Return the maximum of a number over all ranks."""
         devices, cpu = dist.group.WORLD._device_types, torch.device("cpu")
@@ -159,6 +164,13 @@ class DDPBackend(Backend):
         tensor = torch.tensor(number, dtype=torch.float64, device=device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
+
+    @neutral()
+    def exchange(
+        self, tensor: torch.Tensor, sent: list[int], out: torch.Tensor, got: list[int]
+    ) -> None:
+        """Send a part of a tensor to each rank, and receive from each."""
+        dist.all_to_all_single(out[: sum(got)], tensor, got, sent)
 
     def namespace(self) -> dict[str, Any]:
         """Return torch.distributed, and this rank's number."""

@@ -32,6 +32,7 @@ from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.horovod_tap import Tap
 from workbench.rank.backends.horovod_tensorflow import HorovodTensorFlow
 from workbench.rank.backends.horovod_thread import HorovodThread
+from workbench.rank.backends.neutral import neutral
 from workbench.rank.backends.ring_sockets import RingSockets
 from workbench.rank.backends.tensorflow_config import free_address
 from workbench.rank.backends.torch_calls import TorchCalls
@@ -109,6 +110,7 @@ class HorovodBackend(Backend):
         job = "" if self._ring.name else mpi_controller.job()
         return {**own, mpi_controller.JOB: job, **free_address(interface)}
 
+    @neutral()
     def init_ring(self, environment: dict[str, str], shared: dict[str, str]) -> RingCheck:
         """Form a ring; return the sum of a collective, and whether process sets can be added.
 
@@ -134,7 +136,8 @@ class HorovodBackend(Backend):
             with nullcontext() if mpi else ring:
                 with starts():
                     _init()
-                total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
+                one = torch.ones(1, dtype=torch.float32, device="cpu")
+                total = hvd.allreduce(one, op=hvd.Sum, name="workbench.ready")
             process_sets.note_members(self._recorder)
         except BaseException as error:
             if mpi:
@@ -181,17 +184,33 @@ class HorovodBackend(Backend):
         """Return whether Horovod is initialized, which a cell can change, and its thread runs."""
         return bool(mpi_ops.is_initialized()) and self._thread.is_alive()
 
+    @neutral()
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
         hvd.barrier()
 
+    @neutral()
     def allreduce(self, tensor: torch.Tensor, name: str) -> None:
         """Sum a tensor over all ranks, in place."""
         hvd.allreduce_(tensor, op=hvd.Sum, name=name)
 
+    @neutral()
     def largest(self, number: float, name: str) -> float:
         """Return the maximum of a number over all ranks."""
-        return float(hvd.allreduce(torch.tensor(number), op=hvd.Max, name=name))
+        tensor = torch.tensor(number, dtype=torch.float64, device="cpu")
+        return float(hvd.allreduce(tensor, op=hvd.Max, name=name))
+
+    @neutral()
+    def exchange(
+        self,
+        tensor: torch.Tensor,
+        sent: list[int],
+        out: torch.Tensor,  # noqa: ARG002
+        got: list[int],  # noqa: ARG002
+    ) -> None:
+        """Send a part of a tensor to each rank, and receive from each."""
+        splits = torch.tensor(sent, dtype=torch.int32, device="cpu")
+        hvd.alltoall(tensor, splits, name="workbench.exchange")
 
     def namespace(self) -> dict[str, Any]:
         """Return Horovod's module, and this rank's number."""

@@ -146,7 +146,7 @@ class ProcessGroups:
                 address, port, is_master=False, timeout=timedelta(seconds=FORM_S)
             )
             self._init_again(own_backend(), timeout=timedelta(seconds=FORM_S))
-            total = torch.ones(1)
+            total = torch.ones(1, dtype=torch.float32, device="cpu")
             dist.all_reduce(total)
             every: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(every, (self.sockets.ends(), self._earlier.described()))

@@ -1,7 +1,8 @@
 """Records the training iterations of a rank.
 
 - `torch_hooks`, `module_hooks`, `loader_hooks`, `tensorflow_hooks`: report what the frameworks do;
-  `patches`: the base of all hooks
+  `patches`: the base of all hooks; `compiler`: keeps PyTorch from compiling them;
+  `guard`: keeps their exceptions from a training
 - `recorder`: what the hooks report to, with the state of the current cell:
   `training_loop`: divides the events into iterations; `phases`: adds up the time of each
   `phase`; `device_clock`: the same on a GPU; `collectives`: when each collective was submitted

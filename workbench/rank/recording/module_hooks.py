@@ -1,8 +1,9 @@
 """Finds the outermost modules that a cell trains, and hooks only these.
 
 A global module hook is slow, as it is called for every submodule. It is registered only while
-models are searched for, and never during the forward of one. The hooks of a model are plain
-functions; they are left out of copies and pickles, and removed at the end of the cell.
+models are searched for, and never during the forward of one. It is also removed while compiled code
+runs, which is compiled again whenever the number of global hooks differs. The hooks of a model are
+plain functions; they are left out of copies and pickles, and removed at the end of the cell.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from workbench.rank.recording.guard import Guard
 from workbench.rank.recording.recorder import Recorder
 
 _HOOKS = (
@@ -28,10 +30,14 @@ _listener: ModuleHooks | None = None
 class ModuleHooks:
     """Reports to a `Recorder` when a model's forward begins and ends."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, guard: Guard) -> None:
         self._recorder = recorder
+        self._guard = guard
+        self.guarded_begins, self.guarded_ends = guard.only(self.begins), guard.only(self.ends)
         self._searching = False
         self._global: Any = None
+        self.hidden = 0
+        """The caller of compiled code for which the global hook was removed, or 0."""
         self._hooks: list[Any] = []
         self._within: set[int] = set()
         """The threads that are in a forward of an outermost module."""
@@ -56,17 +62,35 @@ class ModuleHooks:
         _listener = self
         self._searching = True
         self._within.discard(get_ident())  # a forward that has raised before its hooks
-        self._resume()
+        if not self.hidden:
+            self._resume()
 
     def stop_search(self) -> None:
         """Hook no further modules."""
         self._searching = False
         self._pause()
 
+    def compiled_begins(self, caller: int) -> None:
+        """Remove the global hook while a caller, identified by a number, runs compiled code."""
+        if self._global is not None:
+            self.hidden = caller
+            self._pause()
+
+    def compiled_ends(self, caller: int) -> None:
+        """Register the global hook again, if it was removed for this caller.
+
+        Others run code in between: the compiler itself, and what is excluded from compilation.
+        """
+        if self.hidden == caller:
+            self.hidden = 0
+            if self._searching:
+                self._resume()
+
     def remove(self) -> None:
         """Remove all hooks."""
         global _listener  # noqa: PLW0603 - hooks without a state read it
         _listener = None
+        self.hidden = 0
         self.stop_search()
         for hook in self._hooks:
             hook.remove()
@@ -115,7 +139,8 @@ class ModuleHooks:
         """Report the end of that call."""
         self._within.discard(get_ident())
         self._recorder.loop.forward_ends(grad=self._has_grad())
-        if self._searching and self._recorder.loop.is_training_thread():
+        trains = self._recorder.loop.is_training_thread()
+        if self._searching and trains and not self.hidden:
             self._resume()
 
     def _has_grad(self) -> bool:
@@ -141,7 +166,7 @@ class ModuleHooks:
 
     def _resume(self) -> None:
         if self._global is None:
-            self._global = register_module_forward_pre_hook(self._found)
+            self._global = register_module_forward_pre_hook(self._guard.only(self._found))
 
     def _pause(self) -> None:
         if self._global is not None:
@@ -164,11 +189,11 @@ def _before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     if torch.compiler.is_compiling():
         return
     if _listener is not None:
-        _listener.begins(module, args, kwargs)
+        _listener.guarded_begins(module, args, kwargs)
 
 
 def _after(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
     if torch.compiler.is_compiling():
         return
     if _listener is not None:
-        _listener.ends()
+        _listener.guarded_ends()

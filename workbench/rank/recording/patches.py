@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, NamedTuple
 
+from workbench.rank.recording.compiler import never_compile
+from workbench.rank.recording.guard import Guard
 from workbench.rank.recording.recorder import Recorder
 
 Function = Callable[..., Any]
@@ -44,10 +46,14 @@ class Patches:
         if any(patch.owner is owner and patch.name == name for patch in self._patches):
             return
         original = getattr(owner, name)
-        replacement = update_wrapper(make(original), original)
+        replacement = update_wrapper(self._replacement(original, make), original)
+        never_compile(replacement, calls=False)
         before = vars(owner).get(name, _INHERITED)
         self._patches.append(Patch(owner, name, before, replacement))
         setattr(owner, name, replacement)
+
+    def _replacement(self, original: Function, make: Callable[[Function], Function]) -> Function:
+        return make(original)
 
     def remove(self) -> None:
         """Restore the originals, except where a cell has replaced our function by its own.
@@ -66,11 +72,29 @@ class Patches:
 
 
 class Hooks(Patches):
-    """Replaces functions of a library by functions that report to a `Recorder`."""
+    """Replaces functions of a library by functions that report to a `Recorder`.
+
+    Attributes
+    ----------
+    kind
+        What they record, as users read it.
+    guard
+        Keeps their exceptions from the user's code.
+    """
+
+    kind = "collectives"
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
+        self.guard = Guard(self.kind, recorder.failed)
+
+    def _replacement(self, original: Function, make: Callable[[Function], Function]) -> Function:
+        return self.guard.around(original, make)
+
+    def renew(self) -> None:
+        """Try again what has failed."""
+        self.guard.broken = False
 
     def install(self) -> None:
         """Start to record."""

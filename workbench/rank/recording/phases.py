@@ -74,6 +74,11 @@ class PhaseClock:
         """Whether the window has begun, and its time now is `other`."""
         return self.begun and self._phase is _GAP and not self._possible_forward
 
+    @property
+    def since(self) -> int:
+        """When the latest event was noted, or 0."""
+        return self._since
+
     def load_begins(self, load: Load, now: int) -> None:
         """Begin a call of a loader."""
         load.began_ns = now

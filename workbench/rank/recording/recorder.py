@@ -23,7 +23,7 @@ from workbench.rank.recording.training_loop import TrainingLoop
 from workbench.rank.recording.waits import Waits
 from workbench.wire import Flag
 
-_PROFILED = int(Flag.PROFILED)
+_PROFILED, _UNHEARD = int(Flag.PROFILED), int(Flag.UNHEARD)
 
 
 class Recorder:
@@ -48,6 +48,8 @@ class Recorder:
         that it has delivered; other threads read them too.
     bucket_sources
         Where the buckets of DDP models come from that are taken when a backward ends.
+    failures
+        Why a kind of recording has stopped, by what it records.
     used_while_off
         Whether a communication hook has called the recorder since this was set to False.
     device
@@ -76,6 +78,7 @@ class Recorder:
         self._poll = poll
         self._receiver = deliver
         self.device = device
+        self.failures: dict[str, str] = {}
         self.used_while_off = False
         self.profiling = False
         self.at_iteration: Callable[[], None] | None = None
@@ -85,6 +88,10 @@ class Recorder:
         self.logged = Logged()
         self.members: dict[int, tuple[int, ...]] = {}
         self._start_cell(0)
+
+    def failed(self, kind: str, error: Exception) -> None:
+        """Note that a kind of recording has stopped, in any thread."""
+        self.failures[kind] = f"{type(error).__name__}: {error}"
 
     @property
     def capturing(self) -> bool:
@@ -129,6 +136,8 @@ class Recorder:
     def _deliver(self, recorded: Recorded) -> None:
         if self.profiling and isinstance(recorded, RecordedIteration):
             recorded.steps[-1].flags |= _PROFILED
+        if self.failures and isinstance(recorded, RecordedIteration):
+            recorded.steps[-1].flags |= _UNHEARD
         if self.on:
             self._receiver(recorded)
 

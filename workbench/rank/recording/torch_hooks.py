@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -18,6 +19,19 @@ from torch.optim.optimizer import (
 )
 from torch.utils.checkpoint import CheckpointFunction
 
+from workbench.rank.after_import import after_import
+from workbench.rank.recording import (
+    batches,
+    buckets,
+    collectives,
+    iteration,
+    module_hooks,
+    phases,
+    recorder,
+    training_loop,
+    waits,
+)
+from workbench.rank.recording.compiler import never_compile, never_compile_module
 from workbench.rank.recording.exchange import limit_bytes
 from workbench.rank.recording.module_hooks import ModuleHooks
 from workbench.rank.recording.patches import Hooks
@@ -26,6 +40,15 @@ from workbench.rank.recording.recorder import Recorder
 
 _STEP = Optimizer.profile_hook_step(lambda _: None).__code__
 """The code of every optimizer's step."""
+_compiled_steps: list[Optimizer] = []
+"""Optimizers that have stepped in compiled code since it has begun to run."""
+_BOOKKEEPING = (
+    *(batches, buckets, collectives, iteration, module_hooks, phases, recorder),
+    *(training_loop, waits),
+)
+"""Modules whose functions call none of the user's."""
+_FRAMES = 3
+"""Of a replaced function: the guard, what it calls, and the call of the original."""
 _KNOWN_AFTER = 4
 """Steps of each optimizer after which all models of the loop have been found."""
 _IN_VAIN = 4
@@ -35,15 +58,25 @@ _IN_VAIN = 4
 class TorchHooks(Hooks):
     """Reports to a `Recorder` what PyTorch does in this process."""
 
+    kind = "training loop"
+
     def __init__(self, recorder: Recorder, *, copies: bool = False) -> None:
         super().__init__(recorder)
         self._copies = copies
         self._handles: list[Any] = []
-        self._modules = ModuleHooks(recorder)
+        self._modules = ModuleHooks(recorder, self.guard)
         self._steps: dict[int, int] = {}
         self._searches = self._found = 0
         self._begun = 0
         """Steps of optimizers that have begun."""
+        self._compiled_since = 0
+        """When compiled code has begun to run the latest time."""
+        for module in _BOOKKEEPING:
+            never_compile_module(module)
+        for method in (self._before_step, self._after_step):
+            never_compile(method)
+        self._guarded_begin = self.guard.only(self._step_begins)
+        self._guarded_end = self.guard.only(self._step_ends)
 
     def install(self) -> None:
         """Start to record."""
@@ -52,8 +85,8 @@ class TorchHooks(Hooks):
             "ignore", message=r"Using `torch\.compile\(module\)` when there are"
         )
         self._handles = [
-            register_optimizer_step_pre_hook(self._step_begins),
-            register_optimizer_step_post_hook(self._step_ends),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
         ]
         self.replace(Optimizer, "__init__", self._new_optimizer)
         self.replace(torch.autograd, "backward", self._backward)
@@ -64,11 +97,36 @@ class TorchHooks(Hooks):
         self.replace(torch.nn.Module, "__reduce_ex__", self._modules.leave_out)
         self.replace(torch.cuda, "make_graphed_callables", self._without_hooks)
         self.replace(torch.jit, "script", self._script)
+        after_import("torch._dynamo.eval_frame", self._install_compiler)
         if self._copies:
             for name, from_host in _FROM_HOST.items():
                 self.replace(torch.Tensor, name, self._in_phase(Phase.COPY, from_host))
             self.replace(torch.cuda.CUDAGraph, "capture_begin", partial(self._capture, begins=True))
             self.replace(torch.cuda.CUDAGraph, "capture_end", partial(self._capture, begins=False))
+
+    def _install_compiler(self, eval_frame: Any) -> None:
+        """Note when compiled code begins and ends: in both cases this function is called."""
+        if not self._recorder.on:
+            return
+        name = "_maybe_set_eval_frame"
+        self.replace(eval_frame, name if hasattr(eval_frame, name) else "set_eval_frame", self._run)
+
+    def _run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        modules = self._modules
+
+        def set_eval_frame(callback: Any) -> Any:
+            if callback:  # it compiles code, or finds it compiled; False and None do neither
+                self._compiled_since = perf_counter_ns()
+                modules.compiled_begins(_caller())
+                return original(callback)
+            earlier = original(callback)
+            if _compiled_steps:
+                self._count_compiled_steps()
+            if modules.hidden:
+                modules.compiled_ends(_caller())
+            return earlier
+
+        return set_eval_frame
 
     def remove(self) -> None:
         """Stop recording and restore the originals."""
@@ -82,6 +140,7 @@ class TorchHooks(Hooks):
     def begin_cell(self) -> None:
         """Search for the models that the cell trains."""
         self._steps.clear()
+        _compiled_steps.clear()
         self._searches = self._found = 0
         self._modules.search()
 
@@ -89,13 +148,23 @@ class TorchHooks(Hooks):
         """Remove the hooks from the cell's models."""
         self._modules.remove()
 
-    def _step_begins(self, optimizer: Optimizer, *_: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._guarded_begin(optimizer)
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            _compiled_steps.append(optimizer)  # the compiled code will do this each time
+        else:
+            self._guarded_end(optimizer)
+
+    def _step_begins(self, optimizer: Optimizer, began: int = 0) -> None:
         self._begun += 1
         key, loop = id(optimizer), self._recorder.loop
         within = loop.in_step_of_another(key) and _is_within_step()
         if loop.clock.forward_unseen and not self._modules.searching:
             self._search_again()
-        loop.step_begins(key, complete=not _is_adasum(optimizer), within=within)
+        loop.step_begins(key, complete=not _is_adasum(optimizer), within=within, began=began)
         steps = self._steps[key] = self._steps.get(key, 0) + 1
         if key not in loop.limits_bytes:
             loop.limits_bytes[key] = limit_bytes(optimizer)
@@ -112,8 +181,16 @@ class TorchHooks(Hooks):
             self._steps.clear()
             self._modules.search()
 
-    def _step_ends(self, optimizer: Optimizer, *_: Any) -> None:
+    def _step_ends(self, optimizer: Optimizer) -> None:
         self._recorder.loop.step_ends(id(optimizer), complete=not _is_adasum(optimizer))
+
+    def _count_compiled_steps(self) -> None:
+        """Count the steps of optimizers that compiled code has done, which calls no hooks."""
+        optimizers = list(_compiled_steps)
+        _compiled_steps.clear()
+        for optimizer in optimizers:
+            self._step_begins(optimizer, began=self._compiled_since)
+            self._step_ends(optimizer)
 
     def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Count an iteration although its gradients were infinite, so that no step was taken."""
@@ -151,7 +228,7 @@ class TorchHooks(Hooks):
             obj: Any, optimize: Any = None, _frames_up: int = 0, *args: Any, **kwargs: Any
         ) -> Any:
             with self._hidden():  # it finds names by the frame of its caller, which is one up
-                return original(obj, optimize, _frames_up + 1, *args, **kwargs)
+                return original(obj, optimize, _frames_up + _FRAMES, *args, **kwargs)
 
         return script
 
@@ -251,6 +328,14 @@ class TorchHooks(Hooks):
             return call
 
         return make
+
+
+def _caller() -> int:
+    """Return what identifies the call that begins or ends to run compiled code."""
+    frame = sys._getframe(3)  # this function, its caller and the guard are ours
+    if frame.f_code.co_name in {"__enter__", "__exit__"} and frame.f_back is not None:
+        frame = frame.f_back
+    return id(frame)
 
 
 def _is_within_step() -> bool:

@@ -278,7 +278,9 @@ class TrainingLoop:
         """Return whether another optimizer's step has begun; it may have raised since."""
         return bool(self._steps) and self._steps[0] != optimizer
 
-    def step_begins(self, optimizer: int, *, complete: bool = False, within: bool = False) -> None:
+    def step_begins(
+        self, optimizer: int, *, complete: bool = False, within: bool = False, began: int = 0
+    ) -> None:
         """Note the begin of a step; Horovod's optimizers report two, one within the other.
 
         Parameters
@@ -289,6 +291,8 @@ class TrainingLoop:
             within a backward are not complete: they belong to a step after the backward.
         within
             Whether another optimizer, such as ZeroRedundancyOptimizer, calls this step in its own.
+        began
+            When it began at the earliest, if that is noted later; 0 for now.
         """
         if self._backwards:
             if complete:
@@ -300,7 +304,7 @@ class TrainingLoop:
             self._steps.clear()
         self._steps.append(optimizer)
         if len(self._steps) == 1:
-            self.clock.step(perf_counter_ns())
+            self.clock.step(max(began, self.clock.since) if began else perf_counter_ns())
 
     def step_ends(self, optimizer: int, *, complete: bool = False) -> None:
         """Note the end of a step."""
