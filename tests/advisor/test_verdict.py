@@ -106,7 +106,9 @@ def test_nothing_worth_a_change_is_said(trained):
 
 def test_without_an_iteration_there_is_no_verdict(trained):
     """As for `explain`, the error says what to do."""
-    with pytest.raises(UsageError, match=r"Nothing to explain: .*Train in a %%distributed cell"):
+    with pytest.raises(
+        UsageError, match=r"Nothing to explain: .*No optimizer stepped in a %%distributed cell"
+    ):
         wb.verdict(trained().timings)
 
 

@@ -155,8 +155,12 @@ def test_an_interrupt_ends_it_promptly(ready, on):
 
 
 def test_models_of_ddp_keep_a_hook(ready):
-    """The result says so for a model that was wrapped before, and not for one of the cell."""
+    """The result says so for a model with a hook that was registered while recording was on."""
     wrap = "model = DistributedDataParallel(net())\n"
+    hook = """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+"""
     train = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(3):
@@ -165,10 +169,11 @@ for _ in range(3):
     optimizer.step()
 """
     quiet(ready, SHARED_MODEL + wrap)
+    assert not ready.measure_overhead(train, pairs=3).hooked
+    quiet(ready, hook)
     found = ready.measure_overhead(train, pairs=3)
     assert found.hooked
     assert "keep a communication hook" in repr(found)
-    assert not ready.measure_overhead(wrap + train, pairs=3).hooked
 
 
 def test_runs_without_recording_wait_in_the_same_way(ready):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import logging
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -38,14 +37,19 @@ from workbench.rank.recording.recorder import Recorder
 Hook = Callable[[Any, Any], Any]
 _MAX_OPERATIONS = 4096
 """Most descriptions that are kept for a model."""
-_logger = logging.getLogger(__name__)
 
 
 class DDPHooks(Hooks):
     """Reports to a `Recorder` what DistributedDataParallel does in this process."""
 
+    kind = "buckets of DDP"
+
     def __init__(self, recorder: Recorder, calls: TorchCalls) -> None:
         super().__init__(recorder)
+        self._follow = self.guard.only(self._follow_model)
+        self._note = self.guard.only(self._note_bucket)
+        self._submitted = self.guard.only(self._note_submitted)
+        self._remember = self.guard.only(self._remember_hook)
         self._calls = calls
         self._models: dict[int, _Model] = {}
         """By the ``id`` of the reducer, which removes its model when it is freed."""
@@ -118,7 +122,7 @@ class DDPHooks(Hooks):
 
         return assign
 
-    def _follow(self, ddp: Any) -> None:
+    def _follow_model(self, ddp: Any) -> None:
         """Give the reducer of a model a group that forwards."""
         reducer, group = getattr(ddp, "reducer", None), getattr(ddp, "process_group", None)
         if isinstance(reducer, dist.Reducer) and group is not None:
@@ -142,11 +146,14 @@ class DDPHooks(Hooks):
         def _register_comm_hook(reducer: Any, state: Any, hook: Hook) -> None:
             users = _UserHook(state, hook)
             original(reducer, users, self._call_hook)  # raises if there is a hook already
-            model = self._model(reducer)
-            model.hook = users
-            users.model = weakref.ref(model)
+            self._remember(reducer, users)
 
         return _register_comm_hook
+
+    def _remember_hook(self, reducer: Any, users: _UserHook) -> None:
+        model = self._model(reducer)
+        model.hook = users
+        users.model = weakref.ref(model)
 
     def _register_builtin(self, original: Function) -> Function:
         def _register_builtin_comm_hook(reducer: Any, kind: Any) -> None:
@@ -166,12 +173,11 @@ class DDPHooks(Hooks):
         began, handle = perf_counter_ns(), Bucket(recorder)
         with self._calls.hook_of_ddp(handle.sent):
             future = users.hook(users.state, bucket)
-            model = users.model()
-            if model is not None:
+            if (model := users.model()) is not None:
                 self._note(model, bucket.buffer(), handle, future, began, bucket.index())
         return future
 
-    def _submitted(self, model: _Model, tensor: Any, work: Any, began: int) -> None:
+    def _note_submitted(self, model: _Model, tensor: Any, work: Any, began: int) -> None:
         """Follow a bucket that a reducer has sent through the group that forwards."""
         if not self._recorder.on:
             self._recorder.used_while_off = True
@@ -180,24 +186,20 @@ class DDPHooks(Hooks):
             index = model.next_bucket(self._recorder.loop.buckets.backwards)
             self._note(model, tensor, bucket, work.get_future(), began, index)
 
-    def _note(
+    def _note_bucket(
         self, model: _Model, tensor: Any, bucket: Bucket, future: Any, began: int, index: int
     ) -> None:
-        """Report a bucket; an error here never reaches the training."""
-        try:
-            loop = self._recorder.loop
-            if self._recorder.capturing:
-                loop.note_unheard()
-                return
-            if isinstance(future, torch._C.Future):  # the base class, which PyTorch returns too
-                bucket.follow(future, gpu=tensor.is_cuda)
-            else:
-                bucket.finished = perf_counter_ns()
-            size = measure(tensor)[0]
-            loop.bucket_submitted(partial(model.operation, index, size), began, bucket)
-        except Exception:
-            _logger.exception("A bucket of DDP was not recorded.")
-            self._recorder.loop.note_unheard()
+        """Report a bucket when its future is done."""
+        loop = self._recorder.loop
+        if self._recorder.capturing:
+            loop.note_unheard()
+            return
+        if isinstance(future, torch._C.Future):  # the base class, which PyTorch returns too
+            bucket.follow(future, gpu=tensor.is_cuda)
+        else:
+            bucket.finished = perf_counter_ns()
+        size = measure(tensor)[0]
+        loop.bucket_submitted(partial(model.operation, index, size), began, bucket)
 
 
 class _UserHook:
