@@ -55,7 +55,7 @@ def undeclared(paths, names):
     distributions = packages_distributions()
     known = {"workbench", "tests", *sys.stdlib_module_names}
     known |= {path.stem for path in (ROOT / "tests").rglob("*.py")}
-    known |= {path.parent.name for path in (ROOT / "tests").rglob("__init__.py")}
+    known |= {path.parent.name for path in (ROOT / "tests").rglob("*.py")}
     known |= {path.stem for path in (ROOT / "docs" / "_ext").iterdir()}
     for path in paths:
         for name, line in imported(path):
