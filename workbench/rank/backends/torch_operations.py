@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
 import zlib
+from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -95,8 +98,10 @@ _LIBRARIES = {
     "torch/distributed/pipelining/": "pipeline",
 }
 """Parts of the caller's file name."""
-_CALLER = 7
-"""Frames from `Operations._caller` to the function that has called torch.distributed."""
+_OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
+"""Of the code that runs in a rank, which is called between the caller and here."""
+_OF_TORCH = 2
+"""Frames of torch.distributed between its caller and our code."""
 _MOST = 4096
 """Most descriptions, and most callers, that are kept."""
 
@@ -161,10 +166,14 @@ class Operations:
 
     def _caller(self) -> str:
         """Return which library has called torch.distributed, or ``"cell"``."""
-        try:
-            code = sys._getframe(_CALLER).f_code
-        except ValueError:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
+            frame = frame.f_back
+        for _ in range(_OF_TORCH):
+            frame = None if frame is None else frame.f_back
+        if frame is None:
             return "cell"
+        code = frame.f_code
         found = self._callers.get(code)
         if found is None:
             if len(self._callers) >= _MOST:

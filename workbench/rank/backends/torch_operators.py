@@ -61,6 +61,10 @@ class OperatorHooks(Hooks):
             if _UNHEARD.fullmatch(name):
                 self._replace(name, self._unheard)
 
+    def _replacement(self, original: Function, make: Callable[[Function], Function]) -> Function:
+        guarded = super()._replacement(original, make)
+        return Operator(original, lambda _, args, kwargs: guarded(*args, **kwargs))
+
     def _replace(self, name: str, make: Callable[[Function], Function]) -> None:
         """Replace an operator if it exists, and its overloads, which compiled code calls."""
         namespace, _, own = name.partition("::")
