@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-Batch = TypeVar("Batch")
+_T = TypeVar("_T", bound=Iterable[Any])
 
 
-def data(iterable: Iterable[Batch]) -> Iterable[Batch]:
+def data(iterable: _T) -> _T:
     """Return an iterable with the same batches, whose time is recorded as data loading.
 
     A DataLoader and its subclasses, and the loaders of torchdata, Hugging Face datasets,
@@ -38,4 +38,5 @@ def data(iterable: Iterable[Batch]) -> Iterable[Batch]:
     [2, 2, 2, 2]
     """
     session: Any = sys.modules.get("workbench.rank.session")
-    return iterable if session is None else session.data(iterable)
+    recorded: _T = iterable if session is None else session.data(iterable)
+    return recorded

@@ -102,7 +102,9 @@ def test_what_explain_and_the_verdict_say(cluster):
     assert SAID in cluster.timings.remark
     cluster.timings.conclude(verdict)
     run = cluster.timings.path  # its files are written in the background
-    assert eventually(lambda: wb.explain(wb.open_run(run))[0].name == first.name)
+    assert eventually(
+        lambda: [cause.name for cause in wb.explain(wb.open_run(run))][:1] == [first.name]
+    )
     shown(cluster, TOGETHER["a wrapped optimizer"])
     assert all(cause.name != first.name for cause in wb.explain(cluster))
     assert SAID not in cluster.timings.remark

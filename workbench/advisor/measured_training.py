@@ -302,7 +302,7 @@ def _transfer(
     buffers: Buffers, n: int, fabric: FittedFabric | None
 ) -> tuple[float, float, float, str]:
     """Return the time of an empty transfer and that of a byte, the burst, and their source."""
-    took = buffers.service > 0
+    took = (buffers.service > 0) & (buffers.size > 0)
     if not took.any():
         raise UsageError(
             "Cannot simulate: no transfer took a time that was measured. Train with larger "

@@ -277,6 +277,8 @@ class CellQueue:
         state = self._state
         state.timings.end_cell(run.number, run.records)
         backend = state.options.backend
+        if state.timings.note_failures(run.recording_failures):
+            run.output.say(f"{state.timings.failures}\n")
         separate = find_separate(run.number, run.separate_iterations, state.n, backend)
         if separate is not None:
             state.timings.note_separate(separate)

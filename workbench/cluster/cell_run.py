@@ -69,6 +69,7 @@ class CellRun:
         self.on_all_ranks = ranks == ring
         self.records: dict[int, int] = {}
         self.separate_iterations: dict[int, int] = {}
+        self.recording_failures: dict[int, dict[str, str]] = {}
         self.outstanding = 0
         self._initialized = True
         self.errors: dict[int, RankError] = {}
@@ -308,6 +309,7 @@ class CellRun:
         self.output.end(rank, now)
         self.records[rank] = ended.records
         self.separate_iterations[rank] = ended.separate_iterations
+        self.recording_failures[rank] = ended.recording_failures
         self._initialized &= ended.initialized
         self.outstanding += ended.outstanding if ended.error else 0
         self.monitor.end(rank, ended, now)

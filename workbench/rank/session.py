@@ -149,10 +149,8 @@ class Session:
         if on:
             self._records = self._new_records()
             self.recorder.on = True
-            self.recorder.failures.clear()
             try:
                 for hooks in self.hooks:
-                    hooks.renew()
                     hooks.install()
             except BaseException:
                 self.record(on=False)
@@ -227,9 +225,11 @@ class Session:
 
     def _run_cell(self, number: int, source: str) -> None:
         self.recorder.begin_cell(number)
+        self.recorder.failures.clear()
         if self.recorder.on:
             for hooks in self.hooks:
-                hooks.begin_cell()
+                hooks.renew()
+                hooks.guard.call(hooks.begin_cell)
         self._collectives.begin_cell()
         self._sampler.begin_cell(number)
         self._profiler.begin_cell()
@@ -249,7 +249,10 @@ class Session:
             self._interrupts.end_cell()
             self._profiler.end_cell()
             for hooks in self.hooks:
-                hooks.end_cell()
+                try:
+                    hooks.end_cell()
+                except Exception as error:  # noqa: BLE001 - the kernel must get a result
+                    hooks.guard.fail(error)
             self.recorder.end_cell()
             self._sampler.end_cell()
         records = separate = 0
@@ -273,6 +276,7 @@ class Session:
             value=result.value,
             transports=self.backend.transports(),
             separate_iterations=separate,
+            recording_failures=dict(recorder.failures),
         )
         self.send(ended)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ class Timings(LiveSource, TimingsQueries):
         Why the run could not be written to disk, the newest last.
     separate
         The newest cell whose ranks have exchanged no gradients; None without any.
+    failures
+        What ranks no longer record in the last cell, because that has failed, in sentences.
     verdict
         Of the last cell that was concluded; its `cell` may be earlier than the newest iterations.
     """
@@ -72,6 +75,7 @@ class Timings(LiveSource, TimingsQueries):
         self.line_samples: dict[int, LineSamples] = {}
         self.verdict: Verdict | None = None
         self.separate: SeparateTraining | None = None
+        self.failures = ""
         self._arrived = threading.Condition()
         self._inbox: Inbox | None = None
         self._received: list[Sent] = []
@@ -191,6 +195,25 @@ class Timings(LiveSource, TimingsQueries):
         self._notify()
         return complete()
 
+    def note_failures(self, failures: Mapping[int, Mapping[str, str]]) -> bool:
+        """Note what a cell's ranks no longer record; return whether there is anything.
+
+        Parameters
+        ----------
+        failures
+            For each rank why a kind of recording has stopped, by what it records.
+        """
+        ranks: dict[tuple[str, str], list[int]] = {}
+        for rank, reasons in sorted(failures.items()):
+            for failure in reasons.items():
+                ranks.setdefault(failure, []).append(rank)
+        self.failures = " ".join(
+            f"Recording of the {kind} has stopped on {phrase(some)}: {reason}. The cell trains "
+            "as without it, and the next cell tries again."
+            for (kind, reason), some in ranks.items()
+        )
+        return bool(self.failures)
+
     def note_separate(self, training: SeparateTraining) -> None:
         """Note that the ranks have exchanged no gradients in a cell."""
         self.separate = training
@@ -224,6 +247,8 @@ class Timings(LiveSource, TimingsQueries):
     @property
     def remark(self) -> str:
         """What is unusual about the last cell's iterations, in sentences, or an empty string."""
+        if self.failures:  # what was counted says nothing then
+            return self.failures
         (cell, sent), counts = self._ended, self._store.counts
         unheard = f"{UNHEARD}." if counts.unheard(cell) else ""
         if missing := counts.missing(cell):

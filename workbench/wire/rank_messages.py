@@ -7,7 +7,7 @@ are not sent as messages: ranks return them from calls through ipyparallel.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.errors import RankError
@@ -282,6 +282,8 @@ class CellEnded(Message):
     separate_iterations
         How many iterations of the cell were recorded, if it is known that the rank has exchanged
         no gradient in any of them; otherwise 0.
+    recording_failures
+        Why a kind of recording has stopped, by what it records.
     """
 
     cell: int
@@ -294,6 +296,7 @@ class CellEnded(Message):
     value: bytes | None
     transports: tuple[Transport, ...] = ()
     separate_iterations: int = 0
+    recording_failures: dict[str, str] = field(default_factory=dict)
 
 
 CellMessage = Output | CellEnded | RankState | InputRequest

@@ -1,7 +1,7 @@
 """Keeps an exception in our bookkeeping from ending a training.
 
-It is logged with its traceback, and this kind of recording stops until recording is switched on
-again. The user's function is called exactly once in any case, and its exceptions propagate.
+It is logged with its traceback, and this kind of recording stops until the next cell. The user's
+function is called exactly once in any case, and its exceptions propagate.
 """
 
 from __future__ import annotations
@@ -55,15 +55,18 @@ class Guard:
         self.broken = False
 
     def fail(self, error: Exception) -> None:
-        """Log an exception of the bookkeeping, and stop it; in any thread."""
-        if self.broken:
+        """Log an exception of the bookkeeping, and stop it; in any thread.
+
+        A lack of memory or of frames is the cell's: it ends with the cell, and so nothing stops.
+        """
+        if self.broken or isinstance(error, (MemoryError, RecursionError)):
             return
         self.broken = True
         try:
             self._failed(self._kind, error)
             _log.error(
-                "Recording of the %s has stopped on this rank, because it has failed. The training "
-                "continues without it; %%timings off and %%timings on try again.",
+                "Recording of the %s has stopped on this rank, because it has failed. The cell "
+                "trains as without it, and the next cell tries again.",
                 self._kind,
                 exc_info=error,
             )
@@ -117,13 +120,17 @@ class Guard:
         """Return bookkeeping that calls nothing of the user, such as a callback, guarded."""
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            if self.broken:
-                return None
-            try:
-                return function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - it must not end a training
-                self.fail(error)
-                return None
+            return self.call(function, *args, **kwargs)
 
         never_compile(guarded)
         return guarded
+
+    def call(self, function: Function, *args: Any, **kwargs: Any) -> Any:
+        """Call such bookkeeping, and return its result; None if it has failed, now or before."""
+        if self.broken:
+            return None
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - it must not end a training
+            self.fail(error)
+            return None

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import DataLoader, dataloader
 
 from workbench.rank.after_import import after_import
+from workbench.rank.recording.guard import Guard
 from workbench.rank.recording.patches import Function, Hooks
 from workbench.rank.recording.recorder import Recorder
 
@@ -35,6 +36,8 @@ _LIBRARIES: dict[str, dict[str, tuple[str, ...]]] = {
 
 class LoaderHooks(Hooks):
     """Reports to a `Recorder` when the training loop asks a loader for a batch."""
+
+    kind = "data loading"
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
@@ -122,13 +125,13 @@ class LoaderHooks(Hooks):
             owner = next(base for base in kind.__mro__ if "__next__" in vars(base))
             self.replace(owner, "__next__", self._next)
             return iterator
-        return _Pass(self._recorder, iterator, sampler)
+        return _Pass(self._recorder, self.guard, iterator, sampler)
 
     def _next(self, original: Function) -> Function:
-        recorder = self._recorder
+        recorder, guard = self._recorder, self.guard
 
         def __next__(iterator: Any) -> Any:  # noqa: N807 - replaces a function of that name
-            return _ask(recorder, iterator, original)
+            return _ask(recorder, guard, iterator, original)
 
         return __next__
 
@@ -138,21 +141,22 @@ class NamedIterable:
 
     def __init__(self, recorder: Recorder, iterable: Iterable[Any]) -> None:
         self._recorder = recorder
+        self._guard = Guard(LoaderHooks.kind, recorder.failed)
         self._iterable = iterable
 
     def __iter__(self) -> _Pass:
-        load = self._recorder.loop.load_begins() if self._recorder.on else None
+        loop, call = self._recorder.loop, self._guard.call
+        load = call(loop.load_begins) if self._recorder.on else None
         if load is None:
-            return _Pass(self._recorder, iter(self._iterable))
-        loop = self._recorder.loop
+            return _Pass(self._recorder, self._guard, iter(self._iterable))
         try:
             iterator = iter(self._iterable)
         finally:
-            loop.load_ends(load)
+            call(loop.load_ends, load)
         # the length of a DataLoader is that of its sampler: its own notes that it was asked
         sampler = getattr(self._iterable, "_index_sampler", self._iterable)
-        recorded = _Pass(self._recorder, iterator, sampler)
-        loop.iterator_made(load, recorded)
+        recorded = _Pass(self._recorder, self._guard, iterator, sampler)
+        call(loop.iterator_made, load, recorded)
         return recorded
 
     def __bool__(self) -> bool:
@@ -172,7 +176,7 @@ class SizedNamedIterable(NamedIterable):
 def named(recorder: Recorder, iterable: Any) -> Any:
     """Return an iterable that returns the same batches, and whose calls are recorded."""
     if hasattr(iterable, "__next__"):
-        return _Pass(recorder, iterable)
+        return _Pass(recorder, Guard(LoaderHooks.kind, recorder.failed), iterable)
     return (SizedNamedIterable if hasattr(iterable, "__len__") else NamedIterable)(
         recorder, iterable
     )
@@ -187,8 +191,11 @@ class _Pass:
         Has as many items as there are batches; None if that is unknown.
     """
 
-    def __init__(self, recorder: Recorder, iterator: Any, sampler: Any = None) -> None:
+    def __init__(
+        self, recorder: Recorder, guard: Guard, iterator: Any, sampler: Any = None
+    ) -> None:
         self._recorder = recorder
+        self._guard = guard
         self._iterator = iterator
         self._index_sampler = sampler
 
@@ -196,7 +203,7 @@ class _Pass:
         return self
 
     def __next__(self) -> Any:
-        return _ask(self._recorder, self, lambda _: next(self._iterator))
+        return _ask(self._recorder, self._guard, self, lambda _: next(self._iterator))
 
     def __getattr__(self, name: str) -> Any:
         return _attribute(self, "_iterator", name)
@@ -209,10 +216,10 @@ def _attribute(wrapper: Any, wrapped: str, name: str) -> Any:
     return getattr(vars(wrapper)[wrapped], name)
 
 
-def _ask(recorder: Recorder, iterator: Any, ask: Callable[[Any], Any]) -> Any:
+def _ask(recorder: Recorder, guard: Guard, iterator: Any, ask: Callable[[Any], Any]) -> Any:
     """Return the next batch of an iterator, and record the call."""
     loop = recorder.loop
-    load = loop.load_begins(iterator) if recorder.on else None
+    load = guard.call(loop.load_begins, iterator) if recorder.on else None
     if load is None:
         return ask(iterator)
     returned: tuple[Any, ...] = ()
@@ -220,10 +227,10 @@ def _ask(recorder: Recorder, iterator: Any, ask: Callable[[Any], Any]) -> Any:
         returned = (ask(iterator),)
         return returned[0]
     except StopIteration:
-        loop.loader_ended(load)
+        guard.call(loop.loader_ended, load)
         raise
     finally:
-        loop.load_ends(load, iterator, *returned)
+        guard.call(loop.load_ends, load, iterator, *returned)
 
 
 def _is_of_python(kind: type[Any]) -> bool:
