@@ -11,7 +11,7 @@ from timers import InThread, eventually, when
 from true_figures import HEARD, causes, rows_of
 
 from workbench.cluster import TextSink
-from workbench.errors import CellInterrupted, RanksFailed, UsageError
+from workbench.errors import CellInterrupted, UsageError
 from workbench.fabric import calibration, fit, matrix, stored
 from workbench.timings.runs import runs_folder
 from workbench.widgets.cluster_source import ClusterSource
@@ -55,14 +55,12 @@ def test_the_view_shows_how_far_a_calibration_may_be_off(cluster, trained):
 
 
 def test_a_calibration_sweeps_the_device_of_its_rank(cluster):
-    """A `device` that cannot reduce is used, and fails; with the right one all is well."""
-    cluster.run("kept, device = device, torch.device('meta')", sink=TextSink())
-    with pytest.raises(RanksFailed, match="meta"):
-        cluster.calibrate()
-    cluster.run("device = kept", sink=TextSink())
+    """Whatever a cell has called `device`; this one could not reduce."""
+    cluster.run("import torch\nkept, device = device, torch.device('meta')", sink=TextSink())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a busy machine
         assert cluster.calibrate(seconds=1).n == 2
+    cluster.run("device = kept", sink=TextSink())
     cluster.fabric = None
 
 

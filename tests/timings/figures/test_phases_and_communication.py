@@ -125,7 +125,8 @@ def test_communication_that_is_timed_is_not_called_unseen(cluster, trained, how)
     assert found.unheard == 0
     assert found.communication_us > 0
     assert notes(found) == ("The first iteration is left out: it warms up.",)
-    assert cluster.timings.remark == ""
+    no_gradients = "No gradient was exchanged" if how == "a list of objects" else ""
+    assert cluster.timings.remark.partition(" in ")[0] == no_gradients
 
 
 @pytest.mark.slow
