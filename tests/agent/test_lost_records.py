@@ -19,12 +19,12 @@ from workbench.wire.rank_messages import Records
 
 def streams(cluster):
     """The processes that merge the records of the VM's ranks."""
-    found = []
+    processes = []
     for child in psutil.Process(cluster.agents[0].hello.pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # it ends meanwhile
             if child.name() == NAME:
-                found.append(child)
-    return found
+                processes.append(child)
+    return processes
 
 
 def test_records_inside_a_stream_that_is_killed():

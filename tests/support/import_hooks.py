@@ -1,22 +1,9 @@
 """Changes a module in other processes, right after they have imported it."""
 
 _HOOK = """
-import importlib.util, sys
+from workbench.rank.after_import import after_import
 
-class _Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != {module!r}:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-        def exec_module(module):
-            run(module)
-            change(module)
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, _Finder())
+after_import({module!r}, change)
 """
 
 

@@ -116,15 +116,16 @@ def _workbench_copies():
     def memory(where, size):
         source = torch.zeros(size // 4, dtype=torch.float32, device=where)
         return rates(torch.empty_like(source), source, 2)
-    found = {{"host memory": memory("cpu", {host_bytes})}}
+    rates_by_kind = {{"host memory": memory("cpu", {host_bytes})}}
     if on.type == "cuda":
         most = torch.cuda.mem_get_info(on)[0] // 8
-        found["GPU memory"] = memory(on, min({gpu_bytes}, most))
-        there = torch.zeros(min({pinned_bytes}, most) // 4, dtype=torch.float32, device=on)
-        here = torch.zeros(len(there), dtype=torch.float32, device="cpu", pin_memory=True)
-        found["PCIe"] = rates(there, here, 1)
-        found["device to host"] = rates(here, there, 1)
-    return found
+        rates_by_kind["GPU memory"] = memory(on, min({gpu_bytes}, most))
+        size = min({pinned_bytes}, most) // 4
+        gpu_tensor = torch.zeros(size, dtype=torch.float32, device=on)
+        host_tensor = torch.zeros(size, dtype=torch.float32, device="cpu", pin_memory=True)
+        rates_by_kind["PCIe"] = rates(gpu_tensor, host_tensor, 1)
+        rates_by_kind["device to host"] = rates(host_tensor, gpu_tensor, 1)
+    return rates_by_kind
 """
 _RUN_S = 0.01
 _RUNS = 9
