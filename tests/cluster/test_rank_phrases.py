@@ -79,6 +79,19 @@ def test_a_collective_in_a_cell_of_some_ranks():
     assert "do not run" not in watch.check({1, 2}, 40.0)
 
 
+def test_all_ranks_that_wait_are_named():
+    """One that came last, too: it says that all wait."""
+    watch = StallReport(range(3), 1.0, lambda rank, message: None)
+    watch.check({0, 1, 2}, 0.0)
+    watch.check({0, 1, 2}, 10.0)
+    watch.answer(0, rank_state(collective="other", blocked_s=0.4))
+    for rank in (1, 2):
+        watch.answer(rank, rank_state(collective="grad", blocked_s=1.2))
+    said = watch.check({0, 1, 2}, 20.0)
+    assert "[rank 0] in 'other'; [ranks 1-2] in 'grad'" in said
+    assert "All ranks wait, in different collectives" in said
+
+
 @pytest.mark.soak
 def test_ranks_that_still_run_a_cell(tmp_path):
     """A reason that several ranks share is one clause; restarting one rank alone is refused."""

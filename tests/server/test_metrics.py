@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-
-# As in test_server.py: its fixtures for the event loop belong to this file's tests only.
-from pytest_jupyter.jupyter_server import *  # noqa: F403
 from recorded import PHASES_MS, SIZES
 from timers import eventually
 from tornado.httpclient import HTTPClientError
 
+from server.jupyter_fixtures import *  # noqa: F403
 from workbench.resources.process_registry import FOLDER, ProcessRegistry
 from workbench.server import hardware_metrics
 from workbench.server.metrics import MOST_CLUSTERS, TimingsCollector

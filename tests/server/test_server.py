@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeNvml
 from nvml_machines import bridged_a100, hgx_h100, v100d_8c_guest
-
-# By name into this module, not as a plugin: its fixtures for the event loop are
-# automatic, and belong to no other file's tests.
-from pytest_jupyter.jupyter_server import *  # noqa: F403
 from tornado.httpclient import HTTPClientError
 
+from server.jupyter_fixtures import *  # noqa: F403
 from server.specification import SPEC, validate
 from workbench.doctor import Finding
 from workbench.resources import (

@@ -217,6 +217,7 @@ class CellEvidence:
             scene = collect.Scene(reason, states, self._earlier, lost, self._run, error)
             bundle = collect.known(self._state, self._processes, scene)
             self._save(bundle, error, path)
+            recorder.prune()
             if show and self._line == f"{EVIDENCE}{path}":
                 self._note = f"{self._line}\n"
         except Exception as problem:  # noqa: BLE001 - the user's own error must not be lost
