@@ -16,7 +16,13 @@ CALLS = ["hvd.init()", "hvd.init(process_sets=[hvd.ProcessSet([0, 1])])"]
 SUM = "float(hvd.allreduce(torch.ones(1), op=hvd.Sum, name='sum'))"
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["usual", "dynamic"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("0", id="usual"),
+        pytest.param("1", id="dynamic", marks=pytest.mark.soak),
+    ],
+)
 def shared(request):
     """Three ranks, without process sets and with those that can be added at any time."""
     with pytest.MonkeyPatch.context() as patch:

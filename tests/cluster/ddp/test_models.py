@@ -108,6 +108,16 @@ def test_groups_go_on_in_the_next_ring(grouped):
         check_groups(grouped)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_groups_go_on_in_many_rings(grouped):
+    """In each, the ranks are freed after the same number of collectives as in the one before."""
+    for _ in range(60):
+        with pytest.raises(RanksFailed, match="boom"):
+            quiet(grouped, "if rank == 1: raise ValueError('boom')\ndist.barrier()", timeout=CELL_S)
+        check_groups(grouped)
+
+
 def test_an_fsdp2_model_goes_on_after_an_error_in_its_backward(grouped):
     """Its ranks have left their backward at different places."""
     with pytest.raises(RanksFailed, match="boom"):

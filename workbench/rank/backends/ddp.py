@@ -60,8 +60,11 @@ class DDPBackend(Backend):
         """The server at which the ranks of the ring connect, in rank 0."""
         self._aborted = ""
         """The ring that is not to be formed any more, which this rank may not have begun to."""
-        self._finished: dict[str, int] = {}
-        """How many collectives each group had started when all of them were finished."""
+        self._counted = self._finished = (0, dict[str, int]())
+        """How many collectives each group had started: last, and when all of them were finished.
+
+        The first number tells them from earlier groups with the same names.
+        """
 
     @staticmethod
     def versions() -> dict[str, str]:
@@ -183,23 +186,24 @@ class DDPBackend(Backend):
 
     def pending(self) -> Pending:
         """Return what is not finished, in any thread; empty if it is not known."""
-        groups = self._groups.names()
+        destroyed, groups = self._groups.destroyed, self._groups.names()
         started = {name: _started(group) for name, group in groups.items()}
+        before, self._counted = self._counted, (destroyed, started)
         numbers = {name: number_of(group) for name, group in groups.items()}
         submitted: dict[int, int] = {}
         for name, count in started.items():
             submitted[numbers[name]] = submitted.get(numbers[name], 0) + count
         operations: dict[Any, tuple[str, int]]
         operations = {key: (name, 0) for key, name in torch_waits.unfinished().items()}
-        if started == self._finished:
+        if (destroyed, started) == self._finished:
             return Pending(submitted, operations, frozenset(operations))
         for name, group in groups.items():
             if numbers[name]:
                 ranks = tuple(dist.get_process_group_ranks(group))
                 self._recorder.members[numbers[name]] = ranks
         unfinished = self._unfinished()
-        if not unfinished:
-            self._finished = started
+        if not unfinished and before == (destroyed, started):  # PyTorch counts before it records
+            self._finished = before
         operations |= {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
         return Pending(submitted, operations, frozenset(operations))
 

@@ -99,12 +99,15 @@ class ProcessGroups:
     ----------
     sockets
         Those of the current ring, and of all groups that cells have formed since.
+    destroyed
+        How often all groups were destroyed. Groups that are formed later have the same names.
     """
 
     def __init__(self, recorder: Recorder, moved: Callable[[Any, Any], None]) -> None:
         self._recorder = recorder
         self._moved = moved
         self.sockets = RingSockets(listeners=False)
+        self.destroyed = 0
         self._store: Any = None
         """The connection to the store of the ring."""
         self._ready: Any = None
@@ -282,6 +285,7 @@ class ProcessGroups:
     def _destroy_all(self) -> None:
         groups, self._ready = list(distributed_c10d._world.pg_names), None
         unfinished = bool(flight_recorder.unfinished())
+        self.destroyed += 1
         _destroy()
         self._ended = tuple(groups) if unfinished else _used(groups)
         flight_recorder.forget()
