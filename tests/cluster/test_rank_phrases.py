@@ -87,9 +87,9 @@ def test_all_ranks_that_wait_are_named():
     watch.answer(0, rank_state(collective="other", blocked_s=0.4))
     for rank in (1, 2):
         watch.answer(rank, rank_state(collective="grad", blocked_s=1.2))
-    said = watch.check({0, 1, 2}, 20.0)
-    assert "[rank 0] in 'other'; [ranks 1-2] in 'grad'" in said
-    assert "All ranks wait, in different collectives" in said
+    text = watch.check({0, 1, 2}, 20.0)
+    assert "[rank 0] in 'other'; [ranks 1-2] in 'grad'" in text
+    assert "All ranks wait, in different collectives" in text
 
 
 @pytest.mark.soak

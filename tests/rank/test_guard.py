@@ -87,11 +87,11 @@ def test_users_are_told_what_is_no_longer_recorded(fresh):
     cluster, frame = fresh
     weights = cluster.run(TRAIN.replace("torch.manual", "import torch\ntorch.manual", 1)).values
     recorded = len(frame())
-    told = "Recording of the training loop has stopped on ranks 0-1: RuntimeError: planned."
+    sentence = "Recording of the training loop has stopped on ranks 0-1: RuntimeError: planned."
     sink = TextSink()
     assert cluster.run(FAILS + TRAIN, sink=sink).values == weights
-    assert told in sink.text
-    assert cluster.timings.remark.startswith(told)
+    assert sentence in sink.text
+    assert cluster.timings.remark.startswith(sentence)
     before = len(frame())
     assert cluster.run("TrainingLoop.backward_begins = usual" + TRAIN).values == weights
     assert len(frame()) == before + recorded

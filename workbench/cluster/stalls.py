@@ -99,9 +99,9 @@ class StallReport:
             r: p for r, p in self._places.items() if r in unfinished & needed and not p.collective
         }
         ended = sorted(set(self._ranks) & needed - unfinished)
-        here = {rank: place for rank, place in self._places.items() if rank in needed}
+        places = {rank: place for rank, place in self._places.items() if rank in needed}
         if not (absent or silent or ended or outside):  # those that came last wait as well
-            waiting = {r: place for r, place in here.items() if place.collective != _JOIN}
+            waiting = {r: place for r, place in places.items() if place.collective != _JOIN}
         state = (frozenset(waiting), frozenset(absent), tuple(silent), tuple(ended))
         if state == self._reported:
             return ""
@@ -121,12 +121,12 @@ class StallReport:
                 "--ranks."
             )
             return "\n".join(lines) + "\n"
-        numbers = "" if absent or silent or ended else _different_numbers(here)
+        numbers = "" if absent or silent or ended else _different_numbers(places)
         if numbers:
             lines.append(self._explain_numbers(numbers))
         else:
             if not (absent or silent or ended):
-                lines.append(_all_wait(here))
+                lines.append(_all_wait(places))
             lines.append("It goes on as soon as they come; interrupt the cell to free the ranks.")
         return "\n".join(lines) + "\n"
 

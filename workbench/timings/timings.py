@@ -203,14 +203,14 @@ class Timings(LiveSource, TimingsQueries):
         failures
             For each rank why a kind of recording has stopped, by what it records.
         """
-        ranks: dict[tuple[str, str], list[int]] = {}
+        ranks_of: dict[tuple[str, str], list[int]] = {}
         for rank, reasons in sorted(failures.items()):
             for failure in reasons.items():
-                ranks.setdefault(failure, []).append(rank)
+                ranks_of.setdefault(failure, []).append(rank)
         self.failures = " ".join(
-            f"Recording of the {kind} has stopped on {phrase(some)}: {reason}. The cell trains "
+            f"Recording of the {kind} has stopped on {phrase(ranks)}: {reason}. The cell trains "
             "as without it, and the next cell tries again."
-            for (kind, reason), some in ranks.items()
+            for (kind, reason), ranks in ranks_of.items()
         )
         return bool(self.failures)
 
