@@ -9,6 +9,7 @@ from test_stop_button import ASK, STUBBORN, TRAIN, end, stops, usable  # noqa: F
 from timers import eventually, later
 
 from workbench.cluster import TextSink
+from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.errors import CellInterrupted, ClusterError, UsageError
 
 
@@ -149,6 +150,13 @@ if rank == 1:
     kept.interrupt()
     assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
+
+
+def test_ranks_may_end_while_they_are_interrupted():
+    """A rank that ends the cell in another thread changes the set that is iterated."""
+    running = {0, 1, 2}
+    StuckRankMonitor(1, lambda rank, _: running.discard(rank)).interrupt(running)
+    assert not running
 
 
 def test_cancel_does_not_break_the_run(kept):

@@ -97,6 +97,7 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -149,6 +150,7 @@ def test_a_cell_that_is_no_python_runs(cluster, source, tmp_path):
     quiet(cluster, source.format(path=tmp_path / "text"))
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups before Python 3.11")
 def test_a_group_of_errors_is_an_error(cluster):
     """IPython only prints it: the cell had no error at all."""

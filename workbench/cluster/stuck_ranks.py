@@ -70,9 +70,9 @@ class StuckRankMonitor:
         self.stall = self.cure = ""
 
     def interrupt(self, ranks: Iterable[int]) -> None:
-        """Raise KeyboardInterrupt in the cell on these ranks."""
+        """Raise KeyboardInterrupt in the cell on these ranks, which may end it meanwhile."""
         self._interrupted = True
-        for rank in ranks:
+        for rank in tuple(ranks):
             self._send(rank, InterruptCell(self._cell))
 
     @property
@@ -124,7 +124,7 @@ class StuckRankMonitor:
         """
         self.released = True
         self._freed = time.monotonic()
-        for rank in ranks:
+        for rank in tuple(ranks):
             self._send(rank, ReleaseRanks(self._cell, peer_lost, bool(self._in_init)))
 
     def answer(self, rank: int, state: RankState) -> None:
