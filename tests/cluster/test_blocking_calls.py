@@ -1,19 +1,21 @@
 """Calls of the kernel that wait for a process or a thread end where it does not answer."""
 
+import itertools
 import os
 import signal
+import sys
 import threading
 import time
 
 import psutil
 import pytest
 from clusters import children, waiting_for
-from timers import InThread, eventually, later, when
+from timers import FAR_S, InThread, eventually, later, when
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.cluster.agent import Agent
-from workbench.cluster.threads import FairLock
+from workbench.cluster.threads import FairLock, SignalSafeEvent
 from workbench.errors import CellInterrupted
 
 AGENT, CONTROLLER = "workbench.agent.program", "workbench.cluster.controller"
@@ -47,6 +49,38 @@ def test_an_agent_that_is_stopped_is_ended():
     agent.close()
     assert not psutil.pid_exists(pid)
     assert not agent.folder.exists()
+
+
+def interrupted_at(step, call):
+    """Raise KeyboardInterrupt before the given opcode of a call; return whether it came so far."""
+    left = itertools.count(step, -1)
+
+    def trace(frame, event, _):
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode" and next(left) == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupt_anywhere_in_a_wait_leaves_no_lock_locked():
+    """The stop button once stopped `threading.Event.wait` within its lock, and the cluster hung."""
+    event = SignalSafeEvent()
+    steps = 0
+    while interrupted_at(steps, lambda: event.wait(0.001)):
+        InThread(event.set).join()
+        assert event.wait(FAR_S)
+        steps += 1
+    assert steps > 10
 
 
 def test_an_interrupt_while_it_waits_leaves_no_turn_behind():

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from workbench.cluster.processes import acknowledge
+from workbench.cluster.threads import SignalSafeEvent
 from workbench.wire import Message
 from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import CellEnded, CellMessage, Output, RankState
@@ -40,7 +41,7 @@ class CellInbox:
         """Answers of ranks, taken before output, which can be large."""
         self._marks: dict[int, Output] = {}
         """The latest output of each rank that has to be confirmed."""
-        self._arrived = threading.Event()
+        self._arrived = SignalSafeEvent()
 
     def put(self, rank: int, message: CellMessage) -> bool:
         """Keep a message from a rank, in any thread; return False if the inbox is closed."""
@@ -63,7 +64,6 @@ class CellInbox:
     def wait(self) -> None:
         """Wait a short time for a message."""
         self._arrived.wait(_TICK_S)
-        self._arrived.clear()
 
     def take_answers(self) -> list[tuple[int, RankState]]:
         """Return the answers of ranks that have arrived."""

@@ -194,7 +194,8 @@ class CellRun:
         while self._unfinished and time.monotonic() < deadline:
             self._advance()
             deadline += self.prompts.ask(self._attend, lambda: self.interrupts > 0)
-            self._check()
+            with interrupts_later():  # it may start a thread, whose start must be completed
+                self._check()
 
     def _attend(self, rank: int) -> bool:
         """Follow the ranks while the user types for one of them; return whether it still waits."""
@@ -236,7 +237,8 @@ class CellRun:
             self.interrupts -= 1
             raise KeyboardInterrupt
         self._step()
-        self._drop_lost()
+        with interrupts_later():  # an interrupt here would leave the lock of a future locked
+            self._drop_lost()
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
@@ -246,9 +248,10 @@ class CellRun:
         again = False
         while True:
             try:
-                self.monitor.interrupt(self._unfinished)
-                if again:
-                    self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
+                with interrupts_later():
+                    self.monitor.interrupt(self._unfinished)
+                    if again:
+                        self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
                 self._follow_stop(self._stopping)
                 break
             except KeyboardInterrupt:
@@ -262,11 +265,12 @@ class CellRun:
         """Follow the ranks as long as one of them may end soon."""
         while self._unfinished and stopping.waits(self._unfinished):
             self._advance()
-            self.monitor.check(
-                self._unfinished, time.monotonic(), rank_failed=True, peer_lost=self._peer_lost
-            )
-            if stopping.age_s > GRACE_S and not self.monitor.released:
-                self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
+            with interrupts_later():
+                self.monitor.check(
+                    self._unfinished, time.monotonic(), rank_failed=True, peer_lost=self._peer_lost
+                )
+                if stopping.age_s > GRACE_S and not self.monitor.released:
+                    self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
             if self._unfinished and (text := stopping.text(self._unfinished)):
                 self.output.note(text)
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TypeVar
 
@@ -143,24 +144,50 @@ def _interrupt_handler(handler: Callable[[int, FrameType | None], None]) -> Iter
         signal.signal(signal.SIGINT, usual)
 
 
+class SignalSafeEvent:
+    """An event for a thread that an interrupt may stop anywhere in `wait`.
+
+    `threading.Event` and `threading.Condition` are written in Python: an exception that a signal
+    raises in them can leave their lock locked, and every thread that then sets the event waits
+    forever. A `queue.SimpleQueue` is written in C for this case. One thread waits; any may `set`.
+    """
+
+    def __init__(self) -> None:
+        self._pending: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """End the current `wait`, or the next one."""
+        self._pending.put(None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the event is set, and reset it; return False after `timeout_s` seconds."""
+        try:
+            self._pending.get(timeout=timeout_s)
+            while not self._pending.empty():
+                self._pending.get_nowait()
+        except Empty:
+            return False
+        return True
+
+
 class FairLock:
     """A lock for cells and changes of the ranks, taken in the order of the requests."""
 
     def __init__(self) -> None:
-        self._waiting: deque[object] = deque()
-        self._moved = threading.Condition()
+        self._tickets: deque[SignalSafeEvent] = deque()
+        self._lock = threading.Lock()
 
-    def ticket(self) -> object:
+    def ticket(self) -> SignalSafeEvent:
         """Return a place in the queue, without waiting."""
-        ticket = object()
-        with self._moved:
-            self._waiting.append(ticket)
+        ticket = SignalSafeEvent()
+        with self._lock:
+            self._tickets.append(ticket)
         return ticket
 
     @contextmanager
     def held(
         self,
-        ticket: object | None = None,
+        ticket: SignalSafeEvent | None = None,
         what: str = "",
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
@@ -176,36 +203,36 @@ class FairLock:
         interrupted
             Whether another thread has interrupted the wait; checked after each `wake`.
         """
-        own = object() if ticket is None else ticket
+        own = SignalSafeEvent() if ticket is None else ticket
         try:
-            with self._moved:
-                if ticket is None:
-                    self._waiting.append(own)
-                self._wait(own, what, interrupted)
+            if ticket is None:
+                with self._lock:
+                    self._tickets.append(own)
+            self._wait(own, what, interrupted)
             yield
         finally:
-            with interrupts_later(), self._moved:  # a remaining ticket would block all others
-                if own in self._waiting:
-                    self._waiting.remove(own)
-                self._moved.notify_all()
+            with interrupts_later():  # a remaining ticket would block all others
+                with self._lock, suppress(ValueError):
+                    self._tickets.remove(own)
+                self.wake()
 
     def wake(self) -> None:
-        """Have all waiting threads check whether they were interrupted."""
-        with self._moved:
-            self._moved.notify_all()
+        """Make all waiting threads check whether they were interrupted."""
+        with self._lock:
+            for ticket in self._tickets:
+                ticket.set()
 
-    def _wait(self, own: object, what: str, interrupted: Callable[[], bool]) -> None:
-        def is_over() -> bool:
-            return self._waiting[0] is own or interrupted()
-
+    def _wait(self, own: SignalSafeEvent, what: str, interrupted: Callable[[], bool]) -> None:
+        notice_s: float | None = _NOTICE_S if what else None
         try:
-            if what and not self._moved.wait_for(is_over, _NOTICE_S):
-                sys.stdout.write(
-                    f"{what}: waiting for the cells that were queued before. To end the one that "
-                    "runs, interrupt this one, then use %cluster interrupt.\n"
-                )
-                sys.stdout.flush()
-            self._moved.wait_for(is_over)
+            while not (self._tickets[0] is own or interrupted()):
+                if not own.wait(notice_s) and notice_s is not None:
+                    notice_s = None
+                    sys.stdout.write(
+                        f"{what}: waiting for the cells that were queued before. To end the one "
+                        "that runs, interrupt this one, then use %cluster interrupt.\n"
+                    )
+                    sys.stdout.flush()
             if interrupted():
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
