@@ -13,11 +13,12 @@ import vm_sets
 from fake_machine import Machine
 from leftovers import END_S, Leftovers, waited_for_threads
 from slow_tests import is_slow
-from timers import LIMITS_FACTOR, InThread, eventually
+from timers import FAR_S, LIMITS_FACTOR, InThread, eventually
 
 import workbench as wb
 from workbench.cluster import warm
 from workbench.cluster.backends import horovod
+from workbench.cluster.evidence import recorder
 
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
@@ -163,6 +164,18 @@ def patient_horovod():
     """Have no wait of Horovod's end for its own time limit, 30 s: what is freed, we have freed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(horovod, "_GLOO_TIMEOUT_S", 600)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_product():
+    """Give the product time for what it does not wait for long: a busy machine is slow.
+
+    An error waits for the first version of its evidence bundle, and a start for the warm process.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "_FIRST_S", FAR_S)
+        patch.setattr(warm, "_ANSWER_S", FAR_S)
         yield
 
 

@@ -27,6 +27,12 @@ from workbench.widgets.clusters import cluster_table
 AGENT, CONTROLLER = "workbench.agent.program", "workbench.cluster.controller"
 
 
+@pytest.fixture
+def usual_patience(monkeypatch):
+    """Let a start wait for a stuck warm process no longer than it does for users."""
+    monkeypatch.setattr(warm, "_ANSWER_S", 3.0)
+
+
 @pytest.fixture(autouse=True)
 def no_warm_process():
     """Begin each test without a warm process, and end it without new processes."""
@@ -266,6 +272,7 @@ def test_a_kernel_that_exits():
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("usual_patience")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_it_is_gone_or_stuck_before_a_start(number):
     """The start is a cold one, which leaves another warm process."""
@@ -278,6 +285,7 @@ def test_it_is_gone_or_stuck_before_a_start(number):
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("usual_patience")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("module", [AGENT, CONTROLLER])
 def test_it_is_gone_or_stuck_during_a_start(module, number):
@@ -292,6 +300,7 @@ def test_it_is_gone_or_stuck_during_a_start(module, number):
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("usual_patience")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_it_is_gone_or_stuck_while_a_cluster_runs(number):
     """The cluster goes on; the end of its agent is noticed as well."""

@@ -38,12 +38,21 @@ def failed(cluster, source, **options):
     return caught.value
 
 
-def test_an_error_on_one_rank(pair):
+def test_an_error_on_one_rank(pair, tmp_path):
     """The other rank's stack is where it waited, and the file has the last 100 iterations."""
+    mark = str(tmp_path / "rank 0 waits")
     source = (
+        "import os, threading, time\n"
+        "from workbench.rank import session\n"
+        "def note():\n"
+        "    while session._session.recorder.waits.blocked is None: time.sleep(0.01)\n"
+        f"    open({mark!r}, 'w').close()\n"
         "train(120)\n"
-        "print('token=' + __import__('os').environ['MY_SERVICE_TOKEN'])\n"
-        "if rank == 1:\n    raise ValueError('password=hunter2-hunter2')\n"
+        "print('token=' + os.environ['MY_SERVICE_TOKEN'])\n"
+        "if rank == 1:\n"
+        f"    while not os.path.exists({mark!r}): time.sleep(0.01)\n"
+        "    raise ValueError('password=hunter2-hunter2')\n"
+        "threading.Thread(target=note, daemon=True).start()\n"
         "hvd.allreduce(torch.ones(2), name='lonely')"
     )
     error = failed(pair, source, timeout=FAR_S)
