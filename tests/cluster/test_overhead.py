@@ -27,6 +27,7 @@ def ready(cluster):
     cluster.recording = True
 
 
+@pytest.mark.timing  # its iteration time is a difference, which is negative after a stall
 def test_the_latest_cell(ready, capsys):
     """It runs twice per pair and once before; the result has an interval and the CPU times."""
     quiet(ready, "count = 0")
@@ -91,7 +92,7 @@ def test_a_cell_with_another_number_of_iterations_each_time(ready):
         ({"pairs": 2}, "pairs=2: must be an integer of 3 or more"),
         ({"pairs": "many"}, "pairs='many': must be"),
         ({"timeout": "soon"}, "timeout='soon': not a duration"),
-        ({"timeout": 2}, r"timeout=2: too short, since 3 pairs .* take about \d+ s\. Allow more"),
+        ({"timeout": 6}, r"timeout=6: too short, since 3 pairs .* take about \d+ s\. Allow more"),
     ],
 )
 def test_arguments_that_do_not_fit(ready, given, says):
@@ -112,7 +113,7 @@ def test_the_time_limit_ends_with_fewer_pairs(ready):
 def test_a_run_that_takes_longer_than_the_limit_is_interrupted(ready):
     """As by the time limit of a cell."""
     with pytest.raises(CellTimeout):
-        ready.measure_overhead(training(2) + "import time; time.sleep(30)", timeout=2)
+        ready.measure_overhead(training(2) + "import time; time.sleep(30)", timeout=6)
     assert ready.recording
 
 

@@ -83,28 +83,35 @@ def trained(ranks, source):
     return values, stages[stages["iteration"] > first], first + 1
 
 
-def test_stages_and_groups_of_a_mesh(ranks):
-    """Two pipelines of two stages, of which the second is slower, and groups within each stage."""
-    values, stages, first = trained(
-        ranks,
-        """
+MESH = """
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
 one = dist.new_group([0, 3])
 pp, tp = mesh.get_group("pp"), mesh.get_group("tp")
 if rank in (0, 3):
     dist.all_reduce(torch.ones(1), group=one)
 train(Schedule1F1B, [0.01, 0.03], 4, pp, tp)
-""",
-    )
+"""
+"""Two pipelines of two stages, of which the second is slower, and groups within each stage."""
+
+
+@pytest.mark.timing
+def test_the_idle_time_of_stages(ranks):
+    """Each rank's share is measured; the faster stage waits for the slower one."""
+    values, stages, _ = trained(ranks, MESH)
+    share = stages.groupby("rank")["idle_share"].median()
+    for rank, expected in values.items():
+        assert share[rank] == pytest.approx(expected, abs=NEAR), (rank, values, share)
+    assert min(share[0], share[1]) > 3 * max(share[2], share[3])
+
+
+def test_stages_and_groups_of_a_mesh(ranks):
+    """Ranks have the stage, the group and the messages of their pipeline."""
+    _, stages, first = trained(ranks, MESH)
     assert {rank: set(own) for rank, own in stages.groupby("rank")["stage"]} == {
         0: {0}, 1: {0}, 2: {1}, 3: {1},
     }  # fmt: skip
     assert (set(stages["stages"]), set(stages["microbatches"])) == ({2}, {4})
     assert (set(stages["group"]), set(stages["ideal_share"])) == ({"pp"}, {1 / 5})
-    share = stages.groupby("rank")["idle_share"].median()
-    for rank, expected in values.items():
-        assert share[rank] == pytest.approx(expected, abs=NEAR), (rank, values, share)
-    assert min(share[0], share[1]) > 3 * max(share[2], share[3])
     assert set(ranks.timings.stages(first, first)["iteration"]) == {first}
 
     rows = ranks.timings.to_frame()
@@ -145,6 +152,7 @@ def test_the_first_iteration_of_a_schedule(ranks, again):
     assert set(newest["ideal_share"]) == {3 / (4 + 3)}
 
 
+@pytest.mark.timing  # the slowest stage is the one that is measured as such
 def test_a_bubble_is_explained(ranks):
     """With the slowest stage, the ideal idle time, and the saving of each cure."""
     trained(ranks, "train(ScheduleGPipe, [0.01, 0.01, 0.03, 0.01], 4)")

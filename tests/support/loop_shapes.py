@@ -6,7 +6,7 @@ left out of the phases, since it begins with its first batch or forward.
 
 from typing import Any, NamedTuple
 
-T_S = 0.04
+T_S = 0.1
 """Each planted sleep."""
 
 PRELUDE = f"""
