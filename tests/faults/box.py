@@ -12,14 +12,14 @@ import psutil
 import pytest
 from clusters import children
 from combinations import BACKENDS
-from timers import eventually, when
+from timers import LIMITS_FACTOR, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.errors import ClusterStopped
 
 HANG_S = 2.0
-CELL_S = 90.0
+CELL_S = 90.0 * LIMITS_FACTOR
 """What nobody frees ends only with its cell, since Horovod waits for longer in tests."""
 AGENT, CONTROLLER = "workbench.agent.program", "workbench.cluster.controller"
 ENDED = {

@@ -6,6 +6,7 @@ import time
 
 import psutil
 import pytest
+from timers import eventually
 
 from workbench.errors import ClusterError, ClusterStopped, StartFailed
 
@@ -71,7 +72,7 @@ def stopped_before_init(box):
 
     def go_on():
         time.sleep(1)
-        (pid,) = [pid for pid in ours() if status(pid) == psutil.STATUS_STOPPED]
+        (pid,) = eventually(lambda: [pid for pid in ours() if status(pid) == psutil.STATUS_STOPPED])
         os.kill(pid, signal.SIGCONT)
 
     waiter = box.while_in("init_ring", "os.kill(os.getpid(), signal.SIGSTOP)", go_on)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import time
 
 import psutil
 import pytest
@@ -53,7 +52,7 @@ def stopping(box, source=""):
             yield cluster
         assert cluster.state == "stopped"
         assert eventually(lambda: not ours()), [(p, status(p)) for p in ours()]
-        assert not any(map(alive, pids))
+        assert eventually(lambda: not any(map(alive, pids)))
     finally:
         cluster.stop()
 
@@ -90,10 +89,11 @@ def ignores_the_stop(box):
 
 def agent_killed_while_stopping(box):
     with stopping(box, "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as cluster:
+        pids = [info.pid for info in cluster.ranks]
         agent = leader(AGENT)
         with later(0.2, lambda: os.kill(agent, signal.SIGKILL)):
             cluster.stop()
-            time.sleep(0.3)
+            assert eventually(lambda: not any(map(alive, pids)))
 
 
 def agent_killed_rank_stopped(box):

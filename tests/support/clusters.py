@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 import psutil
-from timers import FAR_S, when, within
+from timers import FAR_S, LIMITS_FACTOR, when, within
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, RanksFailed
@@ -89,7 +89,7 @@ class BeginSink(TextSink):
         return sum(end[-1] - end[0] + 1 for end in ends) >= ranks
 
 
-CELL_S = 100.0
+CELL_S = 100.0 * LIMITS_FACTOR
 """A cell's time limit: only what nobody ends takes as long."""
 
 

@@ -15,11 +15,11 @@ import threading
 from pathlib import Path
 
 import psutil
-from timers import within
+from timers import LIMITS_FACTOR, within
 
 MARKS = "TEST_PROCESS_MARKS"
 """The environment variable with the marks of all runs of a process; see `.ci/limit`."""
-END_S = 15.0
+END_S = 15.0 * LIMITS_FACTOR
 """How long processes get to end after the last test, such as one that polls for its parent."""
 KEPT = (
     "pytest-of-",

@@ -10,7 +10,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from timers import eventually
+from timers import LIMITS_FACTOR, eventually
 
 _CONFIG = """
 ClusterName=tests
@@ -173,7 +173,7 @@ def _daemon(folder, *command):
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(10 * LIMITS_FACTOR)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

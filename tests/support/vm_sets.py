@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import psutil
-from timers import within
+from timers import LIMITS_FACTOR, within
 
 from workbench import testbed
 
-LEFT_S = 10.0
+LEFT_S = 10.0 * LIMITS_FACTOR
 """How long processes in a VM may take to end after the test that started them."""
 
 
