@@ -11,7 +11,7 @@ import time
 import pytest
 from clusters import gone, quiet
 from levels import in_soak
-from timers import FAR_S, PROCESS_S, eventually
+from timers import PROCESS_S, eventually
 
 import workbench as wb
 from workbench import errors
@@ -251,7 +251,7 @@ def test_the_last_words_of_a_rank_are_in_the_error(source, says):
         check=False,
         capture_output=True,
         text=True,
-        timeout=FAR_S,
+        timeout=PROCESS_S,
         env=environment,
     )
     assert re.search(says, done.stdout), done.stderr

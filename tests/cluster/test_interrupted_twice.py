@@ -37,7 +37,7 @@ def test_a_start_that_is_interrupted_twice(state):
         cluster.start()
     assert (cluster.state, cluster.message) == ("stopped", "did not start: interrupted")
     assert eventually(lambda: not children("workbench.agent.program"))
-    assert not children("workbench.cluster.controller")
+    assert eventually(lambda: not children("workbench.cluster.controller"))
     unsubscribe()
     with cluster:
         assert quiet(cluster, "rank").values == {0: 0}

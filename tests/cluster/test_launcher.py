@@ -6,8 +6,8 @@ import signal
 import socket
 
 import ipyparallel as ipp
-import psutil
 import pytest
+from clusters import gone
 from traitlets.config import Config
 from vm_sets import vms
 
@@ -32,7 +32,7 @@ def test_engines_on_this_machine(tmp_path):
         client.wait_for_engines(2, timeout=60)
         found = pids(client)
         assert len(set(found)) == 2
-    assert not any(map(psutil.pid_exists, found))
+    assert gone(found)
 
 
 @pytest.mark.soak

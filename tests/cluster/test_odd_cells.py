@@ -299,21 +299,28 @@ def test_an_error_in_a_log_has_no_escape_sequences(cluster):
 @pytest.mark.parametrize("error", ["ValueError", "KeyboardInterrupt", "OSError"])
 def test_a_signal_handler_that_raises_between_cells(cluster, tmp_path, error):
     """The alarm of a cell that has ended costs no variables, however often it comes."""
-    done = tmp_path / "done"
+    ended, done = tmp_path / "ended", tmp_path / "done"
     source = f"""
-import pathlib, signal
+import os, pathlib, signal, threading, time
 kept, count = rank * 10, 0
 def late(*_):
     global count
     count += 1
-    if count == 5:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        pathlib.Path({str(done)!r}).touch()
     raise {error}("late")
+def send_alarms():
+    while not os.path.exists({str(ended)!r}):
+        time.sleep(0.02)
+    for sent in range(5):
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGALRM)
+        while count <= sent:
+            time.sleep(0.02)
+    pathlib.Path({str(done)!r}).touch()
 if rank == 1:
     signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.2)"""
+    threading.Thread(target=send_alarms, daemon=True).start()"""
     quiet(cluster, source)
+    ended.touch()
     assert eventually(lambda: done.exists() or cluster.state == "failed")
     assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (10, 2.0)}
     quiet(cluster, "signal.signal(signal.SIGALRM, signal.SIG_DFL)")

@@ -223,15 +223,24 @@ def note(thread):
 threading.Thread(target=note, args=[thread]).start()
 """
 """A file for each rank says that its thread has ended."""
+WAITS = """
+import os, threading, time
+def wait_for_the_cells_end():
+    while not os.path.exists({mark!r}):
+        time.sleep(0.02)
+"""
+"""Defines a function of a thread, which waits for the file that a test makes after the cell."""
 
 
 def test_a_thread_prints_on_after_its_cell(notebook, tmp_path):
     """Its text, and the error that ends it, open the output of the next cell."""
+    ended = tmp_path / "ended"
     notebook.run(
-        """%%distributed
-import threading, time
+        "%%distributed"
+        + WAITS.format(mark=str(ended))
+        + """
 def late():
-    time.sleep(0.5)
+    wait_for_the_cells_end()
     print("printed late")
     raise ValueError("raised late")
 thread = threading.Thread(target=late)
@@ -239,7 +248,8 @@ thread.start()
 """
         + NOTED.format(mark=f"{tmp_path}/{{rank}}")
     )
-    assert eventually(lambda: len(list(tmp_path.iterdir())) == 3)
+    ended.touch()
+    assert eventually(lambda: len(list(tmp_path.glob("[0-9]"))) == 3)
     cell = notebook.run("%%distributed\nprint('next')")
     assert text_of(cell, "stdout") == "[ranks 0-2] printed late\n[ranks 0-2] next\n"
     assert "ValueError: raised late" in text_of(cell, "stderr")
@@ -247,11 +257,13 @@ thread.start()
 
 def test_a_thread_that_prints_without_end_between_cells(notebook, tmp_path):
     """A part of it is kept."""
+    ended = tmp_path / "ended"
     notebook.run(
-        """%%distributed --ranks 0 --out result
-import threading, time
+        "%%distributed --ranks 0 --out result"
+        + WAITS.format(mark=str(ended))
+        + """
 def chatter():
-    time.sleep(0.5)
+    wait_for_the_cells_end()
     for at in range(1000):
         print(f"{at:03}" + "x" * 10_000)
 thread = threading.Thread(target=chatter)
@@ -259,7 +271,8 @@ thread.start()
 """
         + NOTED.format(mark=f"{tmp_path}/{{rank}}")
     )
-    assert eventually(lambda: list(tmp_path.iterdir()))
+    ended.touch()
+    assert eventually(lambda: list(tmp_path.glob("[0-9]")))
     cell = notebook.run("%%distributed --ranks 0 --out result\nprint('next')")
     assert text_of(cell, "stdout").endswith("[rank 0] next\n")
     assert "is left out" in text_of(cell, "stderr")

@@ -107,7 +107,7 @@ def test_a_stop_in_the_first_training_cell(new_ranks, delay):
     sink = BeginSink()
     with stops(delay, sink=sink), pytest.raises(CellInterrupted, match="variables are kept"):
         new_ranks.run(sink.PRINT + TRAIN, sink=sink)
-    assert new_ranks.state == "ready"
+    assert new_ranks.state == "ready", new_ranks.message
     assert usable(new_ranks)
 
 
@@ -261,5 +261,5 @@ def test_wherever_a_rank_is(kept, source):
     """In a destructor, whose errors Python drops; while a value is pickled; in an error's text."""
     with stops(1.0), pytest.raises(CellInterrupted, match="variables are kept"):
         quiet(kept, source)
-    assert kept.state == "ready"
+    assert kept.state == "ready", kept.message
     assert usable(kept)

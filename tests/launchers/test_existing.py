@@ -81,7 +81,7 @@ def test_ranks_take_the_place_of_engines(bare, monkeypatch):
                 cluster.resize(3)
             agents = [agent.hello.pid for agent in cluster.agents]
         assert gone(agents)
-        assert not children("workbench.agent.tunnel")
+        assert eventually(lambda: not children("workbench.agent.tunnel"))
         assert one.apply_sync(os.getpid) in before
 
 
@@ -104,7 +104,7 @@ def test_connections_and_engines_are_lost(bare):
             assert quiet(cluster, GIVEN).values == {0: expected[0], 1: expected[0]}
             agents.append(cluster.agents[0].hello.pid)
         assert gone(agents)
-        assert not children("workbench.agent.tunnel")
+        assert eventually(lambda: not children("workbench.agent.tunnel"))
 
 
 BEFORE_A_CLOCK_STEP = """

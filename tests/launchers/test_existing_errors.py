@@ -8,7 +8,7 @@ import ipcluster
 import pytest
 from clusters import children
 from ipcluster import engine
-from timers import FAR_S
+from timers import FAR_S, eventually
 
 import workbench as wb
 from workbench.agent import engine_calls
@@ -31,7 +31,7 @@ def refused(match, start, **options):
     """The start fails with this message, and leaves nothing."""
     with pytest.raises(StartFailed, match=match):
         start(**options).start()
-    assert not children("workbench.agent.tunnel")
+    assert eventually(lambda: not children("workbench.agent.tunnel"))
 
 
 def test_no_engines(bare):

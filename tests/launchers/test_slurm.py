@@ -47,11 +47,17 @@ def nothing_left(daemons):
     assert eventually(slurm.idle)
 
 
+def take_all():
+    """Start a job that has all cores of all nodes; return its id."""
+    job = slurm.submit("--nodes=2", "--ntasks=8")
+    assert eventually(lambda: slurm.state_of(job) == "RUNNING")
+    return job
+
+
 @contextlib.contextmanager
 def all_taken():
     """A job has all cores of all nodes."""
-    job = slurm.submit("--nodes=2", "--ntasks=8")
-    assert eventually(lambda: slurm.state_of(job) == "RUNNING")
+    job = take_all()
     yield
     slurm.slurm("scancel", job)
 
@@ -79,7 +85,13 @@ def test_a_new_allocation_until_it_is_taken_away():
     cluster = wb.Cluster(launcher="slurm", n=4, nodes=2, gpus_per_task=1, time="10")
     shown = []
     cluster.subscribe(lambda: shown.append(cluster.message))
+    other = take_all()  # so that the cluster's job waits until that is shown
+    waiter = when(
+        lambda: any("is pending" in text for text in shown),
+        lambda: slurm.slurm("scancel", other),
+    )
     with cluster:
+        waiter.join()
         (job,) = ours()
         assert any(f"Slurm job {job} is pending" in text for text in shown)
         assert [info.vm for info in cluster.ranks] == ["n1", "n1", "n2", "n2"]

@@ -3,10 +3,9 @@
 import time
 
 import pytest
-from clusters import quiet
+from clusters import BeginSink, quiet
 from timers import eventually, within
 
-from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted
 
 SERVER = """
@@ -22,7 +21,7 @@ import asyncio
 steps = []
 async def waits():
     try:
-        print("waiting")
+        print("begun")  # as `BeginSink` expects
         await asyncio.sleep(600)
         steps.append("resumed")
     finally:
@@ -32,10 +31,10 @@ await waits()
 
 
 def interrupt(cluster, source):
-    """Interrupt a cell once it has printed something."""
-    sink = TextSink()
+    """Interrupt a cell once it has begun to wait on both ranks."""
+    sink = BeginSink()
     run = cluster.run_in_background(source, sink=sink)
-    assert eventually(lambda: "waiting" in sink.text)
+    assert eventually(sink.begun)
     time.sleep(0.2)
     assert run.interrupt()
     with pytest.raises(CellInterrupted):
@@ -90,9 +89,9 @@ def test_an_interrupted_cell_does_not_go_on(cluster):
 def test_a_clean_up_that_waits(cluster):
     """A second interrupt cancels that as well, and awaiting works again."""
     source = WAITING.replace('append("cleaned up")', "append(await asyncio.sleep(600))")
-    sink = TextSink()
+    sink = BeginSink()
     run = cluster.run_in_background(source, sink=sink)
-    assert eventually(lambda: "waiting" in sink.text)
+    assert eventually(sink.begun)
     for _ in range(100):
         run.interrupt()
         if within(1, run.done):

@@ -139,7 +139,7 @@ def test_an_interrupt_frees_those_that_wait(three, call):
 def test_a_time_limit_frees_those_that_wait(three):
     """The error says where they were."""
     with pytest.raises(CellTimeout, match=r"hvd\.init\(\)"):
-        quiet(three, "hvd.shutdown()\nif rank == 1: time.sleep(600)\nhvd.init()", timeout=2)
+        quiet(three, "hvd.shutdown()\nif rank == 1: time.sleep(600)\nhvd.init()", timeout=6)
     works(three)
 
 

@@ -21,6 +21,8 @@ class Ends:
     def __init__(self):
         self.answers = threading.Event()
         self.messages, self.text, self.mark = [], "", 0
+        self.heard = 0
+        """How many answers the rank has received."""
         self.inbox = Inbox(self.take)
         self.outbox = Outbox(self.inbox.address_for(0), self.hear)
         self.channel = OutputChannel(self.outbox, world_size=2)
@@ -38,7 +40,9 @@ class Ends:
         self.inbox.send(0, OutputTaken(cell, self.mark))
 
     def hear(self, message):
-        if not self.channel.receive(message):
+        if self.channel.receive(message):
+            self.heard += 1
+        else:
             for _ in range(20_000):
                 self.stream.write(LINE)
 
@@ -104,7 +108,7 @@ def test_a_kernel_that_is_gone_is_not_waited_for(ends):
     assert not writer.is_alive()
     assert eventually(lambda: ends.text == LINE * 20_000)
     ends.answer()
-    time.sleep(0.2)
+    assert eventually(lambda: ends.heard == 1)
     writer = ends.flood(20_000)
     assert not within(1.0, lambda: not writer.is_alive())
     ends.channel.stop_waiting()

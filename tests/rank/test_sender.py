@@ -2,6 +2,7 @@
 
 from timers import eventually
 
+from workbench.rank.recording import sender
 from workbench.rank.recording.collectives import Operation, Reported
 from workbench.rank.recording.device_clock import DeviceClock, Spans
 from workbench.rank.recording.iteration import RecordedIteration, StepRecord
@@ -73,8 +74,9 @@ class Event:
         return end.ms - self.ms
 
 
-def test_one_iteration_that_cannot_be_packed_does_not_lose_the_others():
+def test_one_iteration_that_cannot_be_packed_does_not_lose_the_others(monkeypatch):
     """It is dropped and counted, with its collective; the others have theirs."""
+    monkeypatch.setattr(sender, "DELAY_S", 60.0)  # all are packed together, by the flush
     arrived = []
     inbox = Inbox(lambda _, message: arrived.append(message))
     reported = Reported()

@@ -3,6 +3,7 @@
 import psutil
 import pytest
 from clusters import quiet
+from timers import FAR_S
 
 from workbench.errors import RanksFailed
 
@@ -70,34 +71,43 @@ def test_a_script_for_torchrun(ranks, arguments):
         assert {found[1:] for found in values[0]} == {(3.0, 64.0)}
 
 
-def test_a_model_is_freed_after_its_group(ranks):
+def test_a_model_is_freed_after_its_group(ranks, tmp_path):
     """A thread of Gloo still frees a tensor of a collective then, which needs Python's lock."""
-    source = """
-import time, torch, weakref
+    source = f"""
+import os, threading, time, torch, weakref
 import torch.distributed as dist
-freed = []
+freed, left = [], threading.Event()
 def free():
     freed.append("begun")
-    time.sleep(0.3)
+    if rank:
+        left.wait({FAR_S / 2})  # the group is left before this ends
+        time.sleep(0.3)  # the model is freed meanwhile
     freed.append("done")
+def wait_for(name):
+    while not os.path.exists(f"{tmp_path}/{{name}}"):
+        time.sleep(0.001)
 def main():
     dist.init_process_group("cpu:gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
     model(torch.ones(2, 4)).sum().backward()
     tensor = torch.ones(1)
     weakref.finalize(tensor, free)
-    if rank == 0:
-        time.sleep(0.1)  # the other ranks no longer refer to their tensor when it is reduced
+    if rank == 0:  # the other ranks no longer refer to their tensor when it is reduced
+        wait_for(1)
+        wait_for(2)
     dist.all_reduce(tensor, async_op=True)
     del tensor
+    open(f"{tmp_path}/{{rank}}", "w").close()
     while not freed:
         time.sleep(0.001)
     dist.destroy_process_group()
-    return list(freed)
+    freed_until_then = list(freed)
+    left.set()
+    return freed_until_then
 rank = dist.get_rank()
 main()
 """
-    freed = quiet(ranks, source, timeout=30).values
+    freed = quiet(ranks, source, timeout=FAR_S).values
     assert freed[1] == freed[2] == ["begun"]
 
 
