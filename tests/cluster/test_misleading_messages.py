@@ -7,7 +7,8 @@ from timers import FAR_S
 from workbench.advisor.verdict import verdict
 from workbench.cluster import TextSink
 from workbench.errors import RanksFailed
-from workbench.timings.store import last_cell, warm
+from workbench.timings.figures import typical
+from workbench.timings.store import last_cell
 
 MOST_LINES = 15
 """What an explained error may take."""
@@ -164,4 +165,4 @@ def test_cells_with_one_step_are_one_training(clean_cluster):
     explained = verdict(clean_cluster)
     assert explained.last_iteration - explained.first_iteration == 11
     rows = last_cell(clean_cluster.timings.rows())
-    assert len(warm(rows)) == 2 * 11
+    assert len(typical(rows)) == 2 * 11

@@ -152,7 +152,7 @@ def test_iterations_without_communication_do_not_say_how_the_others_divide():
     assert math.isnan(found.transfer_us)
     assert "queueing" not in {cause.name for cause in explain(SimpleNamespace(rows=lambda: rows))}
     window = RowWindow(0, np.array([columns(rows).get(name, np.zeros(40)) for name in COLUMNS]))
-    by_rank = rank_means(Grid(window, [0, 1]), ["exposed_us", "wait_us", "transfer_us"])
+    by_rank, _ = rank_means(Grid(window, [0, 1]), ["exposed_us", "wait_us", "transfer_us"])
     assert by_rank["exposed_us"].tolist() == pytest.approx([2400, 400])
     assert by_rank["wait_us"].tolist() == pytest.approx([2000, 0])
     assert np.isnan(by_rank["transfer_us"]).all()

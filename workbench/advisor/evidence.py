@@ -23,8 +23,9 @@ from workbench.errors import UsageError
 from workbench.ranks import RankInfo
 from workbench.resources.unknown import number_or_unknown
 from workbench.timings import Summary, stragglers
+from workbench.timings.figures import typical
 from workbench.timings.folder import RunFolder
-from workbench.timings.store import Rows, warm
+from workbench.timings.store import Rows
 from workbench.timings.summary import summarize
 from workbench.timings.verdict import Cause
 from workbench.wire.transport import Transport, transports_from_plain
@@ -68,7 +69,7 @@ class Evidence:
     @cached_property
     def warm(self) -> Rows:
         """The rows without the first iteration of each cell."""
-        return warm(self.rows)
+        return typical(self.rows)
 
     @cached_property
     def late(self) -> list[dict[str, Any]]:

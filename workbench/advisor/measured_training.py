@@ -15,7 +15,8 @@ from workbench.errors import UsageError
 from workbench.fabric.models import rdma_efficiency, tcp_efficiency
 from workbench.fabric.overlap import CYCLE_US, FUSION_BYTES, CommunicationModel, Workload
 from workbench.timings.buffers import is_timed
-from workbench.timings.store import CollectiveRecord, Rows, last_cell, peers, warm
+from workbench.timings.figures import typical
+from workbench.timings.store import CollectiveRecord, Rows, last_cell, peers
 from workbench.wire import Layout
 from workbench.wire.record import TICK_NS, TIMES
 
@@ -110,7 +111,7 @@ def measure(training: Any) -> MeasuredTraining:
             "Nothing to simulate: no iteration was recorded. No optimizer stepped in a "
             "%%distributed cell; an iteration ends with optimizer.step()."
         )
-    rows = warm(last_cell(rows))
+    rows = typical(last_cell(rows))
     rows = rows[rows["iteration"] > rows["iteration"].max() - LATEST]
     layout, found = _complete(timings, rows)
     every = np.array([_times(records) for records in found])

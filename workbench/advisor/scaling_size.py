@@ -14,8 +14,8 @@ from workbench.errors import UsageError
 from workbench.fabric import FittedFabric, ring_us
 from workbench.fabric.plan_figures import fully_overlapped
 from workbench.timings.derive import columns
+from workbench.timings.figures import typical
 from workbench.timings.progress import samples as samples_of
-from workbench.timings.store import warm
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
@@ -113,7 +113,7 @@ def measure_size(
     cluster.run(source, timeout=timeout)
     rows = cluster.timings.rows()
     rows = rows[rows["cell"] > earlier]
-    rows = warm(rows) if len(rows) else rows
+    rows = typical(rows) if len(rows) else rows
     table = columns(rows)
     numbers, places = np.unique(rows["iteration"], return_inverse=True)
     if len(numbers) < _LEAST_ITERATIONS:

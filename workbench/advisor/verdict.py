@@ -13,7 +13,8 @@ from workbench.errors import UsageError
 from workbench.resources import Unknown
 from workbench.resources.unknown import number_or_unknown
 from workbench.timings import Summary, separate
-from workbench.timings.store import Rows, last_cell, warm
+from workbench.timings.figures import typical
+from workbench.timings.store import Rows, last_cell
 from workbench.timings.summary import COMPILED, UNHEARD, summarize
 from workbench.timings.verdict import CHANGE, Cause, Verdict
 
@@ -106,7 +107,7 @@ def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
         last_iteration=int(rows["iteration"].max()),
         ranks=ranks,
         iteration_us=float(summary.iteration_us),
-        median_us=float(np.median(warm(rows)["iteration_ns"])) / 1e3,
+        median_us=float(np.median(typical(rows)["iteration_ns"])) / 1e3,
         exposed_us=number_or_unknown(summary.exposed_us, unseen),
         exposed_share=number_or_unknown(summary.exposed_share, unseen),
         waiting_us=waiting,

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from workbench.errors import UsageError
 from workbench.timings.derive import EXPOSED_PARTS, columns, group_means, mean_parts
-from workbench.timings.store import Rows, warm
+from workbench.timings.figures import typical
+from workbench.timings.store import Rows
 from workbench.timings.summary import first_left_out, left_out_notes
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
                 f"Cannot compare {names[0]} and {names[1]}: {name} has no iteration. Choose runs "
                 "that have trained."
             )
-    left, right = warm(a), warm(b)
+    left, right = typical(a), typical(b)
     figures, others = _figures(left), _figures(right)
     return Comparison(
         names,

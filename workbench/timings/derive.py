@@ -93,18 +93,6 @@ def mean_parts(
     return float(waiting), float(others * (1 - share)), float(others * share)
 
 
-def bandwidth_gbps(rows: Rows, *, bus: bool) -> float:
-    """Return the algorithm or bus bandwidth of rows: all bytes over all communication time.
-
-    NaN if nothing was communicated.
-    """
-    n = np.maximum(peers_of(rows), 1)
-    bits = rows["bytes"] * 8.0 * (2 * (n - 1) / n if bus else 1.0)
-    some = rows["communication_ns"] > 0
-    time_ns = rows["communication_ns"][some].sum()
-    return float(bits[some].sum() / time_ns) if time_ns else float("nan")
-
-
 def group_means(values: Column, groups: Column, weights: Column) -> tuple[Column, Column]:
     """Return the weighted mean of the known values of each group, and the sum of their weights.
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from workbench.ranks import phrase
 from workbench.timings.collective_records import CollectiveRecord
+from workbench.timings.figures import typical
 from workbench.timings.groups import group_names
 from workbench.timings.source import TimingsSource
-from workbench.timings.store import Rows, warm
+from workbench.timings.store import Rows
 from workbench.wire import Flag
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def newest(timings: TimingsSource, rows: Rows) -> tuple[Pipelines, list[StageFig
 
 def figures(rows: Rows, pipelines: Iterable[Pipeline]) -> list[StageFigures]:
     """Return the stages of pipelines, in their order, with the means of some rows."""
-    rows = warm(rows)
+    rows = typical(rows)
     found = []
     for pipeline in pipelines:
         for stage, rank in enumerate(pipeline.ranks):

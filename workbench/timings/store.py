@@ -268,17 +268,6 @@ def peers_of(rows: Rows) -> npt.NDArray[np.int64]:
     return np.where(rows["peers"] > 0, rows["peers"], rows["world_size"]).astype(np.int64)
 
 
-def warm(rows: Rows) -> Rows:
-    """Return rows without each cell's first iteration, a warm-up, and without profiled ones.
-
-    Of successive cells with one iteration each, only the first is a warm-up. If there are no
-    others, return all but the first ones, or all.
-    """
-    others = rows[~first_of_cell(rows)]
-    usual = others[~profiled(others)]
-    return next((some for some in (usual, others) if len(some)), rows)
-
-
 def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which rows are the first iteration of their cell, a warm-up.
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.timings.derive import bandwidth_gbps, columns, mean_parts
+from workbench.timings.derive import EXPOSED_PARTS, columns
+from workbench.timings.figures import iterations_text, mean, means, typical
 from workbench.timings.lateness import lateness
 from workbench.timings.progress import TrainingProgress, progress
 from workbench.timings.store import (
@@ -17,13 +18,15 @@ from workbench.timings.store import (
     has_flag,
     phases_unseen,
     profiled,
-    warm,
 )
 from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
 
 LATEST = 100
 """Number of iterations in the live figures."""
+
+_TIMES = ("iteration_us", "communication_us", "exposed_us")
+_BANDWIDTHS = ("algbw_gbps", "busbw_gbps")
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Summary:
 
     Attributes
     ----------
-    iteration
-        Number of the latest iteration, or -1.
+    first_iteration, iteration
+        Numbers of the first and the latest iteration in the figures, or -1.
     iterations
         Number of iterations in the figures.
     left_out
@@ -106,6 +109,12 @@ class Summary:
     slowest_rank: int | None
     slowest_excess_us: float | None
     progress: TrainingProgress
+    first_iteration: int = -1
+
+    @property
+    def scope(self) -> str:
+        """Which iterations the figures are about, such as ``"iterations 230 to 329"``."""
+        return iterations_text(self.first_iteration, self.iteration)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -117,16 +126,14 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
     whole, last = rows, int(rows["iteration"].max()) if len(rows) else -1
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > last - latest]
-    every, rows = rows, warm(rows)
+    every, rows = rows, typical(rows)
     rings = list(lateness(rows))
     table = columns(rows, rings)
-    iteration_us = _mean(table["iteration_us"])
+    figures = means(table, [*_TIMES, *EXPOSED_PARTS, *_BANDWIDTHS])
+    iteration_us = figures["iteration_us"]
     exposed = ~np.isnan(table["exposed_us"])
     total = table["iteration_us"][exposed].sum()
     rank, excess = always_late(rings)
-    waiting, queued, transfer = mean_parts(
-        table["exposed_us"], table["wait_us"], table["queued_us"], table["transfer_us"]
-    )
     return Summary(
         iteration=last,
         iterations=_count(rows),
@@ -136,24 +143,25 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         ranks=len(np.unique(rows["rank"])),
         iterations_per_s=1e6 / iteration_us if iteration_us > 0 else float("nan"),
         iteration_us=iteration_us,
-        phases_us={phase: _mean(rows[f"{phase}_ns"] / 1e3) for phase in PHASES},
-        communication_us=_mean(table["communication_us"]),
-        overlapped_us=_mean((rows["overlapped_ns"] / 1e3)[exposed]),
-        exposed_us=_mean(table["exposed_us"]),
+        phases_us={phase: mean(rows[f"{phase}_ns"] / 1e3) for phase in PHASES},
+        communication_us=figures["communication_us"],
+        overlapped_us=mean((rows["overlapped_ns"] / 1e3)[exposed]),
+        exposed_us=figures["exposed_us"],
         exposed_share=float(table["exposed_us"][exposed].sum() / total) if total else float("nan"),
-        waiting_us=waiting,
-        queued_us=queued,
-        transfer_us=transfer,
-        messages_us=_mean(rows["messages_ns"] / 1e3),
+        waiting_us=figures["wait_us"],
+        queued_us=figures["queued_us"],
+        transfer_us=figures["transfer_us"],
+        messages_us=mean(rows["messages_ns"] / 1e3),
         unheard=_count(rows[has_flag(rows, Flag.UNHEARD)]),
         compiled=_count(rows[phases_unseen(rows)]),
-        algbw_gbps=bandwidth_gbps(rows, bus=False),
-        busbw_gbps=bandwidth_gbps(rows, bus=True),
-        bytes=round(_mean(rows["bytes"])) if len(rows) else 0,
-        tensors=round(_mean(rows["tensors"])) if len(rows) else 0,
+        algbw_gbps=figures["algbw_gbps"],
+        busbw_gbps=figures["busbw_gbps"],
+        bytes=round(mean(rows["bytes"])) if len(rows) else 0,
+        tensors=round(mean(rows["tensors"])) if len(rows) else 0,
         slowest_rank=rank,
         slowest_excess_us=excess,
         progress=progress(whole, rows),
+        first_iteration=int(rows["iteration"].min()) if len(rows) else -1,
     )
 
 
@@ -167,8 +175,8 @@ def warm_note(left_out: int) -> str:
 
 
 def left_out_notes(every: Rows) -> tuple[str, ...]:
-    """Return sentences on the iterations that `warm` leaves out of these rows, and why."""
-    used = warm(every)
+    """Return sentences on the iterations that `typical` leaves out of these rows, and why."""
+    used = typical(every)
     found = (
         warm_note(first_left_out(every, used)),
         profiled_note(_count(every[profiled(every)]), left_out=not profiled(used).any()),
@@ -220,8 +228,3 @@ def notes(summary: Summary) -> tuple[str, ...]:
 
 def _count(rows: Rows) -> int:
     return len(np.unique(rows["iteration"]))
-
-
-def _mean(values: Any) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")

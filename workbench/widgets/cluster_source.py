@@ -16,8 +16,9 @@ from workbench.errors import WorkbenchError
 from workbench.resources import Unknown
 from workbench.timings import Timings, stragglers
 from workbench.timings.derive import columns
+from workbench.timings.figures import typical, untypical
 from workbench.timings.progress import SoFar
-from workbench.timings.store import Rows, first_of_cell, profiled, warm
+from workbench.timings.store import Rows
 from workbench.timings.summary import LATEST, UNHEARD, summarize
 from workbench.timings.verdict import Verdict
 from workbench.widgets import earlier_runs
@@ -27,10 +28,8 @@ from workbench.widgets.nominal import NominalRate
 from workbench.widgets.profiles import profile_file, profile_text
 from workbench.widgets.source import (
     COLUMNS,
-    FIRST,
     MOST_COLLECTIVES,
     MOST_STRAGGLERS,
-    PROFILED,
     Details,
     KeyFigures,
     RankPlace,
@@ -169,7 +168,7 @@ class ClusterSource:
                 first, rows = timings.read(self._counted, end, aligned=False)
                 self._counted = first + len(rows)
                 self._so_far.add(rows)
-            return str(self._so_far.progress(warm(newest))) if self._counted else NO_ITERATION
+            return str(self._so_far.progress(typical(newest))) if self._counted else NO_ITERATION
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
         """Return what the iterations `first` to `last` cost; None means the newest."""
@@ -279,7 +278,7 @@ class ClusterSource:
         table = columns(rows)
         hidden = rows["overlapped_ns"] / 1e3
         table["overlapped_us"] = np.where(np.isnan(table["exposed_us"]), np.nan, hidden)
-        table["left_out"] = np.where(first_of_cell(rows), FIRST, profiled(rows) * PROFILED)
+        table["left_out"] = untypical(rows)
         table |= _logged(self._current(), rows)
         starts = np.array([self._first_start[rank] for rank in ranks.tolist()], np.int64)
         begins = starts[np.searchsorted(ranks, rows["rank"])]

@@ -7,11 +7,14 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.timings.derive import EXPOSED_PARTS, mean_parts
+from workbench.timings import figures
+from workbench.timings.derive import EXPOSED_PARTS
 from workbench.timings.summary import profiled_note, warm_note
-from workbench.widgets.source import COLUMNS, FIRST, PROFILED, RowWindow
+from workbench.widgets.source import COLUMNS, RowWindow
 
 Array = NDArray[np.float64]
+
+_EXPOSED = ("exposed_us", *EXPOSED_PARTS)
 
 
 class Grid:
@@ -41,45 +44,34 @@ class Grid:
         return mean(self.column(name), axis=1)
 
 
-def warm(window: RowWindow) -> tuple[RowWindow, list[str]]:
-    """Return a window without the iterations that means leave out, and notes on them.
-
-    Like `workbench.timings.store.warm`: without first iterations of cells and without profiled
-    ones, unless there are no others.
-    """
-    marks = window.data[COLUMNS.index("left_out")]
-    kept = next((mark for mark in (0, PROFILED, FIRST) if (marks == mark).any()), 0)
-    first, profiled = (len(np.unique(window.data[0, marks == mark])) for mark in (FIRST, PROFILED))
+def typical(window: RowWindow) -> tuple[RowWindow, list[str]]:
+    """Return a window's typical iterations (`figures.typical`), and notes on the others."""
+    reasons = window.data[COLUMNS.index("left_out")].astype(int)
+    kept = figures.most_typical(reasons)
+    first, profiled = (
+        len(np.unique(window.data[0, reasons == reason]))
+        for reason in (figures.FIRST, figures.PROFILED)
+    )
     notes = [
-        warm_note(0 if kept == FIRST else first),
-        profiled_note(profiled, left_out=kept != PROFILED),
+        warm_note(0 if kept == figures.FIRST else first),
+        profiled_note(profiled, left_out=kept != figures.PROFILED),
     ]
-    used = RowWindow(window.cursor, window.data[:, marks == kept])
+    used = RowWindow(window.cursor, window.data[:, reasons == kept])
     return used, [note for note in notes if note]
 
 
-def rank_means(grid: Grid, names: list[str]) -> dict[str, Array]:
-    """Return the mean of columns over the iterations, by rank.
+def rank_means(grid: Grid, names: list[str]) -> tuple[dict[str, Array], dict[str, float]]:
+    """Return the means of columns over the iterations: of each rank, and of all ranks together.
 
-    Bandwidths are weighted by the duration of the communication, so that the result is
-    the bytes over the total time. The parts of the exposed time add up to it (`mean_parts`).
+    Arrays are of shape (ranks,), in the order of the grid's ranks; see `figures.means`.
     """
-    time_us = np.nan_to_num(grid.column("communication_us"))
-    means = {}
-    for name in names:
-        values = grid.column(name)
-        if name.endswith("_gbps"):
-            weights = np.where(np.isnan(values), 0.0, time_us)
-            total = weights.sum(axis=0)
-            sums = (np.nan_to_num(values) * weights).sum(axis=0)
-            means[name] = np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)
-        else:
-            means[name] = mean(values, axis=0)
-    if set(EXPOSED_PARTS) & set(names):
-        parts = [grid.column(name).T for name in ("exposed_us", *EXPOSED_PARTS)]
-        by_rank = np.array([mean_parts(*values) for values in zip(*parts, strict=True)])
-        means |= dict(zip(EXPOSED_PARTS, by_rank.T, strict=True))
-    return means
+    table = {name: grid.column(name) for name in {*names, "communication_us", *_EXPOSED}}
+    ranks = [
+        figures.means({name: values[:, place] for name, values in table.items()}, names)
+        for place in range(len(grid.ranks))
+    ]
+    by_rank = {name: np.array([rank[name] for rank in ranks]) for name in names}
+    return by_rank, figures.means(table, names)
 
 
 def mean(values: Array, axis: int | None = None) -> Array:

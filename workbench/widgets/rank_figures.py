@@ -9,7 +9,7 @@ import numpy as np
 from workbench.errors import UsageError
 from workbench.timings.derive import columns
 from workbench.timings.export.iterations import select_rows
-from workbench.timings.store import warm
+from workbench.timings.figures import typical
 from workbench.timings.summary import left_out_notes
 from workbench.widgets.phases import BACKWARD, EXPOSED, IN_TIME
 
@@ -49,7 +49,7 @@ def ranks_figure(timings: TimingsSource) -> Any:
     from workbench.widgets.plotly_figure import new_figure
 
     every = select_rows(timings, None)
-    rows = warm(every)
+    rows = typical(every)
     ranks = np.unique(rows["rank"]).tolist()
     table = columns(rows)
     vms = timings.vm_names()

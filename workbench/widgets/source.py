@@ -49,11 +49,7 @@ COLUMNS = (
 """The columns of a `RowWindow`, in order. Times are in microseconds; `end_s` is in seconds
 since the start of the run's first iteration. `logged_0` and `logged_1` are the first two values
 that cells log (`Status.logged`): NaN if none was logged, infinite if it was not finite. `left_out`
-is `FIRST` in the first iteration of a cell, a warm-up, and `PROFILED` in one that was profiled:
-means leave out both."""
-
-FIRST, PROFILED = 1, 2
-"""Why means leave an iteration out; 0 in all others."""
+is why means leave the iteration out (`timings.figures.untypical`); 0 in typical iterations."""
 
 State = Literal["waiting", "running", "ended"]
 

@@ -6,8 +6,9 @@ import math
 from html import escape
 
 from workbench.resources import Unknown
+from workbench.timings.figures import iterations_text
 from workbench.timings.summary import UNHEARD
-from workbench.widgets.grid import Array, Grid, mean, rank_means, warm
+from workbench.widgets.grid import Array, Grid, rank_means, typical
 from workbench.widgets.phases import EXPOSED, IN_TIME, OVERLAPPED
 from workbench.widgets.source import KeyFigures, TimingsReading
 
@@ -71,23 +72,22 @@ def summary_table(reading: TimingsReading) -> str:
     Times are in milliseconds. The table is empty before the first iteration.
     """
     places = reading.status.ranks
-    window, left_out_notes = warm(reading.window)
+    window, left_out_notes = typical(reading.window)
     grid = Grid(window, [place.rank for place in places])
     if len(grid) == 0:
         return ""
     names = ["iteration_us", *(phase.column for phase in IN_TIME)]
     names += [OVERLAPPED.column, *_EXPOSED_PARTS.values(), "busbw_gbps"]
-    means = rank_means(grid, names)
+    means, all_ranks = rank_means(grid, names)
     rows = [
         _row(f"{place.rank}", place.vm, [means[name][at] for name in names], names)
         for at, place in enumerate(places[:MOST_RANKS])
     ]
-    everyone = [float(mean(means[name])) for name in names]
-    rows.append(_row("all", "", everyone, names))
+    rows.append(_row("all", "", [all_ranks[name] for name in names], names))
     beyond = len(places) - MOST_RANKS
     more = f", {beyond} more ranks not shown" if beyond > 0 else ""
     caption = (
-        f"Mean of iterations {grid.iterations[0]:,} to {grid.iterations[-1]:,}{more}; "
+        f"Mean of {iterations_text(grid.iterations[0], grid.iterations[-1])}{more}; "
         "times in ms. "
         "Overlapped communication is hidden behind compute and does not lengthen the iteration. "
         "Exposed communication is waiting for the last rank, queueing and transfer, divided as in "
@@ -100,17 +100,17 @@ def summary_table(reading: TimingsReading) -> str:
 def summary_text(reading: TimingsReading) -> str:
     """Return a row per rank with means over the stored iterations, in ms and Gbit/s."""
     ranks = [place.rank for place in reading.status.ranks]
-    window, left_out_notes = warm(reading.window)
+    window, left_out_notes = typical(reading.window)
     grid = Grid(window, ranks)
     if not len(grid):
         return reading.status.message
-    columns = list(rank_means(grid, list(_TEXT_COLUMNS.values())).values())
+    columns = list(rank_means(grid, list(_TEXT_COLUMNS.values()))[0].values())
     rows = [[f"rank {rank}", *_text_cells(columns, place)] for place, rank in enumerate(ranks)]
     lines = [["", *_TEXT_COLUMNS], *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     table = "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
-    first, last = grid.iterations[0], grid.iterations[-1]
-    what = f"Mean of iterations {first:,} to {last:,}; times in ms, busbw in Gbit/s."
+    scope = iterations_text(grid.iterations[0], grid.iterations[-1])
+    what = f"Mean of {scope}; times in ms, busbw in Gbit/s."
     return "\n".join([table, what, *_notes(reading, left_out_notes)])
 
 

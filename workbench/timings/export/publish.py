@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.resources.process_registry import FOLDER, ProcessRegistry, jupyter_folder
+from workbench.timings.figures import is_most_typical, untypical
 from workbench.timings.source import LiveSource
 from workbench.timings.store import (
     PHASES,
     Rows,
     communication_unseen,
-    first_of_cell,
     peers_of,
 )
 
@@ -106,7 +106,7 @@ class Publisher:
     def _add(self, rows: Rows) -> None:
         """Add each rank's new rows to its sums; publish their means as its latest figures.
 
-        The sums include every iteration; the means are those of a `summary.Summary`.
+        The sums include every iteration. The means are over the typical ones (`figures.typical`).
         """
         rows = rows[np.argsort(rows["rank"], kind="stable")]
         ranks, begins = np.unique(rows["rank"], return_index=True)
@@ -117,9 +117,7 @@ class Publisher:
             return added
 
         # for all ranks together: a call of NumPy for each rank would take long
-        first = first_of_cell(rows)
-        no_others = np.repeat(np.logical_and.reduceat(first, begins), counts)
-        newest = ~first | no_others
+        newest = is_most_typical(untypical(rows), begins)
         busy = newest & (rows["communication_ns"] > 0)
         n = np.maximum(peers_of(rows), 1)
         bits = np.where(busy, rows["bytes"] * 8.0, 0.0)

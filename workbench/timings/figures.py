@@ -1,0 +1,168 @@
+"""The figures that tables, summaries and exports show as means, and how each mean is computed.
+
+A figure is declared once, in `FIGURES`. Its mean is over the *typical* iterations (`typical`), and
+a text that shows it names them (`iterations_text`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.timings.derive import EXPOSED_PARTS, mean_parts
+from workbench.timings.store import Rows, first_of_cell, profiled
+
+Column = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column of ``to_frame()`` that is shown as a mean over iterations and ranks.
+
+    Attributes
+    ----------
+    column
+        Its name, which ends in the unit: ``_us`` for microseconds, ``_gbps`` for 10^9 bits per
+        second.
+    weight
+        The column that weights the mean. Bandwidths are weighted by the duration of the
+        communication, so that their mean is all bytes over all time. Without a weight, all
+        iterations of all ranks count the same.
+    """
+
+    column: str
+    weight: str = ""
+
+
+FIGURES = {
+    figure.column: figure
+    for figure in (
+        Figure("iteration_us"),
+        Figure("data_us"),
+        Figure("copy_us"),
+        Figure("forward_us"),
+        Figure("backward_us"),
+        Figure("exposed_us"),
+        Figure("optimizer_us"),
+        Figure("other_us"),
+        Figure("communication_us"),
+        Figure("overlapped_us"),
+        *map(Figure, EXPOSED_PARTS),
+        Figure("algbw_gbps", weight="communication_us"),
+        Figure("busbw_gbps", weight="communication_us"),
+    )
+}
+"""The figures by the name of their column."""
+
+
+FIRST, PROFILED = 1, 2
+"""Why an iteration is not typical: it is the first of its cell, a warm-up, or was profiled."""
+
+_PREFERENCE = np.array([0, 2, 1])
+"""By reason: if there are no typical iterations, means are over profiled ones, then over all."""
+
+
+def typical(rows: Rows) -> Rows:
+    """Return the rows of typical iterations, over which means are computed.
+
+    These are neither the first of a cell nor profiled. Of successive cells with one iteration
+    each, only the first is a warm-up. If there are no typical iterations, return those that were
+    profiled, or else all.
+    """
+    reasons = untypical(rows)
+    return np.asarray(rows[reasons == most_typical(reasons)])
+
+
+def untypical(rows: Rows) -> Column:
+    """Return why each row is not of a typical iteration: `FIRST`, `PROFILED`, or 0 if it is."""
+    is_first = first_of_cell(rows)
+    return np.where(is_first, FIRST, profiled(rows) * PROFILED)
+
+
+def most_typical(reasons: Column) -> int:
+    """Return the reason of `untypical` that the most typical of these rows have."""
+    return min(np.unique(reasons).tolist(), key=_PREFERENCE.tolist().__getitem__, default=0)
+
+
+def is_most_typical(reasons: Column, begins: Column) -> Column:
+    """Return which rows are the most typical ones of their group.
+
+    Parameters
+    ----------
+    reasons
+        The result of `untypical`, for rows that are ordered by group.
+    begins
+        The index of the first row of each group.
+    """
+    preference = _PREFERENCE[reasons]
+    best = np.minimum.reduceat(preference, begins)
+    return np.asarray(preference == np.repeat(best, np.diff(begins, append=len(reasons))))
+
+
+def mean(values: Column, weights: Column | None = None) -> float:
+    """Return the mean of the values that are known, or NaN if there are none.
+
+    Parameters
+    ----------
+    values
+        Of any shape; NaN where unknown.
+    weights
+        Of the same shape; a value whose weight is unknown or 0 does not count.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> mean(np.array([1.0, np.nan, 3.0]))
+    2.0
+    >>> mean(np.array([1.0, 3.0]), np.array([3.0, 1.0]))
+    1.5
+    """
+    is_known = ~np.isnan(values)
+    if weights is not None:
+        is_known &= weights > 0
+    if not is_known.any():
+        return float("nan")
+    known_weights = None if weights is None else weights[is_known]
+    return float(np.average(values[is_known], weights=known_weights))
+
+
+def means(table: Mapping[str, Column], names: Iterable[str]) -> dict[str, float]:
+    """Return the mean of each named column of a table.
+
+    The means of the parts of the exposed time (`EXPOSED_PARTS`) add up to that of the exposed time.
+
+    Parameters
+    ----------
+    table
+        Columns of equal shape, with those that weight the others.
+    names
+        Names of columns in `FIGURES`.
+    """
+    names = list(names)
+    found = {}
+    for name in names:
+        weight = FIGURES[name].weight
+        found[name] = mean(table[name], table[weight] if weight else None)
+    if set(EXPOSED_PARTS) & set(names):
+        parts = mean_parts(*(table[name] for name in ("exposed_us", *EXPOSED_PARTS)))
+        found |= {
+            name: part for name, part in zip(EXPOSED_PARTS, parts, strict=True) if name in found
+        }
+    return found
+
+
+def iterations_text(first: int, last: int) -> str:
+    """Return which iterations a figure is about, in the words that all places use.
+
+    Examples
+    --------
+    >>> iterations_text(1230, 1329)
+    'iterations 1,230 to 1,329'
+    >>> iterations_text(7, 7)
+    'iteration 7'
+    """
+    return f"iteration {first:,}" if first == last else f"iterations {first:,} to {last:,}"
