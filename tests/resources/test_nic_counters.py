@@ -7,6 +7,7 @@ import time
 import pytest
 from fake_machine import roce_gids
 from fake_nvml import FakeNvml
+from timers import FAR_S
 
 from workbench.resources import Unknown
 from workbench.resources.counters import Sampler
@@ -27,7 +28,7 @@ ROCE = {"np_cnp_sent": 10, "rp_cnp_handled": 20, "np_ecn_marked_roce_packets": 3
 
 
 def sampler(machine):
-    return Sampler(**machine.roots, nvml=FakeNvml(), errors_s=0.0)
+    return Sampler(**machine.roots, nvml=FakeNvml(), errors_s=0.0, time_limit_s=FAR_S)
 
 
 def port(machine, name="mlx5_0"):

@@ -10,7 +10,7 @@ from fake_nvml import DRIVER_NOT_LOADED, GIB, FakeNvml, Process, h100, mig_a100
 from hgx_host import KERNEL as KERNEL_PID
 from hgx_host import RANKS, build_hgx
 from jupyter_client import MultiKernelManager
-from timers import eventually
+from timers import FAR_S, eventually
 
 from workbench.resources import Unknown
 from workbench.resources.counters import Sampler
@@ -30,7 +30,8 @@ def nvml():
 
 @pytest.fixture
 def live(machine, nvml, tmp_path):
-    with Sampler(**machine.roots, nvml=nvml, ranks=tmp_path / "ranks") as sampler:
+    options = {"ranks": tmp_path / "ranks", "time_limit_s": FAR_S}
+    with Sampler(**machine.roots, nvml=nvml, **options) as sampler:
         yield sampler
 
 
