@@ -51,8 +51,8 @@ def after(machine, *changes, seconds=0.05):
     """The one NIC after each change, and the longest that can lie between two readings."""
     found = []
     with sampler(machine) as live:
-        live.sample()
         began = time.monotonic()
+        live.sample()
         for change in changes:
             time.sleep(seconds)
             change()
@@ -62,7 +62,7 @@ def after(machine, *changes, seconds=0.05):
 
 def rate(value, count, elapsed, seconds=0.05):
     """Whether a rate is what a count gives over a time between these two."""
-    return count / (elapsed + 0.05) <= value <= count / seconds
+    return count / elapsed <= value <= count / seconds
 
 
 def test_packets_of_an_interface(machine):
