@@ -41,6 +41,7 @@ def test_each_training_cell_leaves_its_verdict_with_the_run(cluster):
     """After its end, also after an error, and off its path; other cells change nothing."""
     quiet(cluster, training(70))
     path, timings = cluster.timings.path, cluster.timings
+    assert eventually((path / "run.json").exists)
     assert eventually(lambda: stored_of(path) is not None)
     assert eventually(lambda: stored_of(path).cell == timings.newest_cell)
     first = stored_of(path)
