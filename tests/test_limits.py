@@ -98,7 +98,7 @@ def test_at_the_limit_all_that_was_started_is_shown_and_ended(tmp_path):
     log = tmp_path / "gw0-1.tests"
     log.write_text("10:00:00 begin tests/a.py::test_a\n")
     start = time.monotonic()
-    finished = limit(4, textwrap.dedent(source), TEST_RUN_FOLDER=str(tmp_path))
+    finished = limit(12, textwrap.dedent(source), TEST_RUN_FOLDER=str(tmp_path))
     assert finished.returncode == 124
     assert time.monotonic() - start < FAR_S
     assert "is_left_alone" in finished.stdout
@@ -152,7 +152,7 @@ def project(tmp_path):
             (tests / name.replace("_", ".")).write_text(text)
         return subprocess.run(
             [sys.executable, script, "1"], capture_output=True, text=True, check=False,
-            timeout=PROCESS_S, env=environment,
+            timeout=BUILD_S, env=environment,
         )  # fmt: skip
 
     return run
@@ -168,6 +168,7 @@ ONCE = """
 """
 
 
+@pytest.mark.timeout(300)
 def test_a_failure_that_passes_when_repeated_fails_the_run(project):
     finished = project(ONCE)
     assert finished.returncode == 1
@@ -176,6 +177,7 @@ def test_a_failure_that_passes_when_repeated_fails_the_run(project):
     assert re.search(r"canary \d+ s, parallel \d+ s, timing \d+ s, repeat \d+ s", finished.stdout)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("days", "status"), [(13, 0), in_soak(15, 1)])
 def test_a_flaky_test_is_known_for_two_weeks(project, days, status):
     date = time.strftime("%Y-%m-%d", time.localtime(time.time() - days * 86_400))
@@ -183,6 +185,7 @@ def test_a_flaky_test_is_known_for_two_weeks(project, days, status):
     assert finished.returncode == status, finished.stdout
 
 
+@pytest.mark.timeout(300)
 def test_nothing_runs_after_a_canary_that_fails(project):
     finished = project(ONCE, canary_py="raise SystemExit('start: no ranks')")
     assert finished.returncode == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from clusters import quiet, training
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster.controller import runtime_folder
@@ -88,6 +89,7 @@ def test_a_run_is_found_from_another_working_directory(home, monkeypatch, tmp_pa
         quiet(cluster, training(3))
         monkeypatch.chdir(tmp_path)
         quiet(cluster, "train(3)")
+    assert eventually(lambda: [run.state for run in wb.list_runs()] == ["ended"])
     assert len(wb.open_run(cluster.name)) == 6
     assert {path.name for path in tmp_path.iterdir()} == {"home", "elsewhere"}
     assert not list((tmp_path / "elsewhere").iterdir())

@@ -41,6 +41,7 @@ def test_each_training_cell_leaves_its_verdict_with_the_run(cluster):
     """After its end, also after an error, and off its path; other cells change nothing."""
     quiet(cluster, training(70))
     path, timings = cluster.timings.path, cluster.timings
+    assert eventually((path / "run.json").exists)
     assert eventually(lambda: stored_of(path) is not None)
     assert eventually(lambda: stored_of(path).cell == timings.newest_cell)
     first = stored_of(path)
@@ -73,7 +74,9 @@ def test_its_figures_are_those_of_the_cell(trained):
     assert verdict.iteration_us == verdict.median_us == 20_000
     assert verdict.exposed_share == pytest.approx(0.2)
     assert verdict.exposed_us == 4000
-    assert verdict.text.startswith("20 ms per iteration, 20 % of it exposed communication; first ")
+    assert verdict.text.startswith(
+        "20 ms per iteration (iterations 41 to 104), 20 % of it exposed communication; first "
+    )
     assert f"{verdict.causes[0].name} (" in verdict.headline
     assert verdict.headline + f"; change: {verdict.causes[0].change}" == str(verdict)
 
@@ -81,11 +84,17 @@ def test_its_figures_are_those_of_the_cell(trained):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"world_size": 1}, "20 ms per iteration on one rank, without communication; "),
-        ({"flags": Flag.UNHEARD}, "20 ms per iteration, communication is not timed; "),
+        (
+            {"world_size": 1},
+            "20 ms per iteration (iterations 0 to 19) on one rank, without communication; ",
+        ),
+        (
+            {"flags": Flag.UNHEARD},
+            "20 ms per iteration (iterations 0 to 19), communication is not timed; ",
+        ),
         (
             {"flags": Flag.FORWARD_UNSEEN, "forward_ns": 0, "backward_ns": 0, "other_ns": 13 * MS},
-            "20 ms per iteration, its phases are unknown (a tf.function does not report them); ",
+            "20 ms per iteration (iterations 0 to 19), its phases are unknown (a tf.function does ",
         ),
     ],
 )

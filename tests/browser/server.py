@@ -59,8 +59,8 @@ class LabServer:
         self._home = home
         self._log = home / "lab.log"
         self._configure(disabled, language)
-        self.url = f"http://127.0.0.1:{free_port()}"
         self._process = self._start()
+        self.url = ""  # until it has written the port that the system chose
         self._wait_until_it_answers()
 
     def stop(self) -> None:
@@ -112,7 +112,6 @@ class LabServer:
         path.write_text(json.dumps(settings))
 
     def _start(self) -> subprocess.Popen[bytes]:
-        host, port = self.url.removeprefix("http://").split(":")
         own = {
             "JUPYTER_CONFIG_DIR": "config",
             "JUPYTER_DATA_DIR": "data",
@@ -124,9 +123,8 @@ class LabServer:
             own["PATH"] = str(self._python.parent)
         command = [
             *(self._python or sys.executable, "-m", "jupyterlab", "--no-browser"),
-            f"--ServerApp.ip={host}",
-            f"--ServerApp.port={port}",
-            "--ServerApp.port_retries=0",
+            "--ServerApp.ip=127.0.0.1",
+            "--ServerApp.port=0",
             f"--ServerApp.root_dir={self.root}",
             f"--IdentityProvider.token={self.token}",
             f"--ServerApp.shutdown_no_activity_timeout={IDLE_S}",
@@ -143,12 +141,14 @@ class LabServer:
     def _wait_until_it_answers(self) -> None:
         end = time.monotonic() + START_S
         while time.monotonic() < end and self._process.poll() is None:
-            try:
-                self._request("GET", "api/status")
-            except urllib.error.URLError:
-                time.sleep(0.1)
-            else:
+            for file in (self._home / "run").glob("jpserver-*.json"):
+                try:
+                    self.url = f"http://127.0.0.1:{json.loads(file.read_text())['port']}"
+                    self._request("GET", "api/status")
+                except (ValueError, urllib.error.URLError):  # half written, or not yet listening
+                    continue
                 return
+            time.sleep(0.1)
         self._process.kill()
         raise RuntimeError(f"JupyterLab did not start; it said:\n{self._log.read_text()}")
 

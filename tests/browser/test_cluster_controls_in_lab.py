@@ -84,6 +84,7 @@ def choose_host_file(lab, panel):
     expect(dialog).to_have_count(0)
 
 
+@pytest.mark.timeout(200)  # a calibration takes half a minute
 def test_start_calibrate_and_stop(lab, notebook):
     """Ranks start from the panel without a cell; a stop ends the cell that runs on them.
 

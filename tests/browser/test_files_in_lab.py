@@ -2,12 +2,13 @@
 
 import zipfile
 
+from bundles import WRITE_WITH_THE_ERROR
 from playwright.sync_api import expect
 
 from .material import START_RANKS, write_notebook
 from .pages import LONG_MS
 
-CELLS = (START_RANKS, "%%distributed\nraise ValueError('x')")
+CELLS = (WRITE_WITH_THE_ERROR, START_RANKS, "%%distributed\nraise ValueError('x')")
 
 
 def test_the_evidence_of_an_error_is_downloaded(lab, server, ranks_kernel):
@@ -15,7 +16,7 @@ def test_the_evidence_of_an_error_is_downloaded(lab, server, ranks_kernel):
     path = write_notebook(server, "evidence.ipynb", *CELLS)
     notebook = lab.open_notebook(server.connect(path, ranks_kernel))
     notebook.run_all()
-    link = notebook.output(1).locator(".jp-gw-File a")
+    link = notebook.output(2).locator(".jp-gw-File a")
     expect(link).to_be_visible(timeout=LONG_MS)
     with lab.page.expect_download() as download:
         link.click()

@@ -152,6 +152,24 @@ if rank == 1:
     assert usable(kept)
 
 
+def test_a_left_rank_is_interrupted_while_it_is_left(kept):
+    """An interrupt between the end of the cell and the moment at which it is left is not lost."""
+    source = """
+import time
+if rank == 1:
+    try: time.sleep(600)
+    except KeyboardInterrupt: time.sleep(600)
+"""
+    unsubscribe = kept.subscribe(lambda: kept.interrupt() if kept.state == "failed" else None)
+    run, _ = begun(kept, source)
+    kept.interrupt()
+    with pytest.raises(CellInterrupted, match="goes on"):
+        run.result(100)
+    unsubscribe()
+    assert eventually(lambda: kept.state == "ready"), kept.message
+    assert usable(kept)
+
+
 def test_ranks_may_end_while_they_are_interrupted():
     """A rank that ends the cell in another thread changes the set that is iterated."""
     running = {0, 1, 2}

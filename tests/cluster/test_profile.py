@@ -67,6 +67,16 @@ def training_until(path, cluster):
     return source + "    if e.item(): break\n"
 
 
+def test_a_request_that_is_cancelled(cluster):
+    """The live view, which reads the state in its own thread, then shows no profile."""
+    cluster.profile(20).cancel()
+    assert (cluster.profiling.state, cluster.profiling.latest) == ("none", None)
+    first, second = cluster.profile(20), cluster.profile(20)
+    assert first.cancelled()
+    assert cluster.profiling.state == "waiting"
+    second.cancel()
+
+
 def operators(trace, name):
     """The slices of an operator by rank, in order, as pairs of nanoseconds in the trace."""
     found = {}

@@ -25,6 +25,7 @@ from workbench.widgets.static_figure import static_html
 GBPS, SLOW_GBPS = 0.5, 0.2
 LOADED = 0.35
 """The relative error of interpolated times that other load of this machine may cause."""
+SLOW_VM = "vm3 sends to and receives from all others slowly"
 SHAPED_FRAMING_BYTES = 14
 """The shaped links count Ethernet's header, and no more."""
 
@@ -37,6 +38,26 @@ def machines():
         yield machines
 
 
+def calibrated(cluster):
+    """Return a calibration without a caveat, or the last one if this machine is always busy.
+
+    A load that disturbs a small size more than a large one makes the bandwidth too high.
+    """
+    fabrics = []
+
+    def has_no_caveat():
+        fabrics.append(cluster.calibrate(seconds=3))
+        return not fabrics[-1].caveat
+
+    eventually(has_no_caveat)
+    return fabrics[-1]
+
+
+def about_vms(matrix):
+    """Return what a matrix says is slow, without pairs that share a link."""
+    return [text for text in matrix.slow if not text.startswith("pairs at")]
+
+
 @pytest.fixture(scope="module", params=["horovod", in_soak("ddp")])
 def measured(request, machines):
     """Three VMs, of which the third is slow, with what was measured on them."""
@@ -46,20 +67,21 @@ def measured(request, machines):
     )
     with cluster, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a busy machine
-        even = cluster.calibrate(seconds=3)
+        even = calibrated(cluster)
         machines.shape("vm3", SLOW_GBPS)
-        slow = cluster.calibrate(seconds=3)
+        slow = calibrated(cluster)
         matrices = []
 
         def names_a_vm():
             """Measure once more; on a busy machine, times may differ too much to name a VM."""
             matrices.append(cluster.bandwidth_matrix())
-            return matrices[-1].slow
+            return [text.startswith(SLOW_VM) for text in about_vms(matrices[-1])] == [True]
 
         eventually(names_a_vm)
         yield SimpleNamespace(cluster=cluster, even=even, slow=slow, matrix=matrices[-1])
 
 
+@pytest.mark.timeout(200)  # it starts the cluster and measures until the machine is idle
 def test_the_ring_is_as_fast_as_its_slowest_link(measured):
     """The bus bandwidth is less than the link's payload, and that of the slow one is the least.
 
@@ -81,8 +103,8 @@ def test_sizes_that_were_not_swept_are_predicted(measured):
 
 def test_the_slow_vm_is_named(measured):
     """Both of its directions are slow; the others are not."""
-    (said,) = [text for text in measured.matrix.slow if not text.startswith("pairs at")]
-    assert said.startswith("vm3 sends to and receives from all others slowly")
+    (said,) = about_vms(measured.matrix)
+    assert said.startswith(SLOW_VM)
     assert "slow: vm3" in repr(measured.matrix)
     assert "<b>Slow:</b> vm3" in matrix_html(measured.matrix)
 

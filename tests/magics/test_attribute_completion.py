@@ -57,6 +57,8 @@ def test_nothing_is_asked_while_a_cell_runs(notebook):
     """There is no answer, and the cell goes on."""
     busy = "%%distributed --noblock --out done\nimport time\nwhile True: time.sleep(0.01)"
     assert not error_of(notebook.run(busy))
+    began = "while cluster.state != 'running': __import__('time').sleep(0.02)"
+    assert not error_of(notebook.run(began))
     assert matches(notebook, "%%distributed\nmodel.par") == []
     assert not error_of(notebook.run("assert not done.done()\n%cluster interrupt"))
     notebook.run("done.exception()")

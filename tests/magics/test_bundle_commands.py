@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from bundles import BundleFile
+from bundles import WRITE_WITH_THE_ERROR, BundleFile
 from clusters import training
 from recorded_training import Training
 from run_notebook import opened, values_of
@@ -73,7 +73,7 @@ def test_no_run(tmp_path, monkeypatch, capsys, names, says):
 def test_the_cluster_of_a_notebook(tmp_path):
     """The magic returns the path, and an error ends with its own file."""
     given = tmp_path / "given.zip"
-    with opened("cluster = %cluster start -n 2") as notebook:
+    with opened(WRITE_WITH_THE_ERROR, "cluster = %cluster start -n 2") as notebook:
         notebook.run(f"%%distributed\n{training(2)}")
         shown = values_of(notebook.run(f"%cluster bundle --out {given}"))
         assert str(given) in shown

@@ -1,7 +1,5 @@
 """The magics in a real kernel: what a notebook shows, streams and refuses."""
 
-import time
-
 import psutil
 import pytest
 from clusters import training, waiting_for
@@ -95,10 +93,15 @@ def test_without_a_cluster():
 
 def test_status_shows_every_rank(started):
     """The table has a row for each rank with its process and memory, as text too."""
-    _, bundles, _ = started.run("%cluster status")
-    assert bundles[0]["text/plain"].count("ready") == 3  # the cluster and both ranks
-    table, _, _ = bundles[0]["text/html"].partition("Warm process")
-    assert table.count("MiB") == 2
+
+    def shown_once_measured():
+        _, bundles, _ = started.run("%cluster status")
+        table, _, _ = bundles[0]["text/html"].partition("Warm process")
+        return bundles[0] if table.count("MiB") == 2 else None
+
+    bundle = eventually(shown_once_measured)
+    assert bundle
+    assert bundle["text/plain"].count("ready") == 3  # the cluster and both ranks
 
 
 def test_starting_the_same_again_gives_the_running_one(started):
@@ -189,10 +192,10 @@ def test_noblock(started, tmp_path):
     message = {"msg_type": None}
     while message["msg_type"] != "stream":
         message = started.client.get_iopub_msg(timeout=FAR_S)
-    assert message["content"]["text"] == "[ranks 0-1] late\n"
+    assert "late" in message["content"]["text"]
     assert message["parent_header"]["msg_id"] == request
     _, bundles, _ = started.run("later.result(timeout=45).output")
-    assert "late" in bundles[0]["text/plain"]
+    assert bundles[0]["text/plain"] == repr("[ranks 0-1] late\n")
 
 
 def test_figures_for_study(started):
@@ -259,10 +262,11 @@ def test_runs_are_listed_opened_and_compared(started):
 
 def test_interrupting_the_kernel_frees_the_ranks(started):
     """The stop button ends a distributed cell, and the cluster is usable at once."""
-    request = started.send("%%distributed\nimport time\ntime.sleep(600)")
-    time.sleep(1.5)
+    request = started.send("%%distributed\nimport time\nprint('begun')\ntime.sleep(600)")
+    outputs = started.outputs(request)
+    assert any("begun" in content["text"] for kind, content in outputs if kind == "stream")
     started.manager.interrupt_kernel()
-    errors = [content for kind, content in started.outputs(request) if kind == "error"]
+    errors = [content for kind, content in outputs if kind == "error"]
     assert "interrupted" in errors[0]["evalue"]
     text, _, _ = started.run("%%distributed\nprint('usable')")
     assert text == "[ranks 0-1] usable\n"

@@ -102,14 +102,16 @@ def test_overhead(started):
     assert "divided by its 4 iterations" in shown
 
 
-@pytest.mark.parametrize("after_s", [2.5, 3.1])
+@pytest.mark.parametrize("after_s", [0, 0.6])
 def test_the_stop_button(started, after_s):
     """It ends the measurement within seconds; recording is as before, and the cluster is ready."""
     all_of(started, "%timings off")
     request = started.send("%%timings overhead --pairs 900\ntrain(2)\nimport time; time.sleep(0.4)")
+    outputs = started.outputs(request)
+    assert any("pair 1 of" in content["text"] for kind, content in outputs if kind == "stream")
     time.sleep(after_s)
     started.manager.interrupt_kernel()
-    errors = [content for kind, content in started.outputs(request) if kind == "error"]
+    errors = [content for kind, content in outputs if kind == "error"]
     assert [one["ename"] for one in errors] == ["CellInterrupted"]
     assert all_of(started, "print(cluster.state, cluster.recording)").startswith("ready False")
     all_of(started, "%timings on")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bundles import WRITE_WITH_THE_ERROR
 from run_notebook import error_of, opened
 
 from workbench.timings.runs import runs_folder
@@ -12,7 +13,7 @@ from workbench.widgets.run_files import MIME_TYPE, link_bundle
 
 def test_an_error_ends_with_a_link_to_its_evidence():
     """After the error, as data for JupyterLab and as the path for others; without a URL."""
-    with opened("%cluster start -n 1") as notebook:
+    with opened(WRITE_WITH_THE_ERROR, "%cluster start -n 1") as notebook:
         cell = notebook.run("%%distributed\nraise ValueError('x')")
         (line,) = [one for one in error_of(cell).splitlines() if one.startswith("Evidence: ")]
         path = Path(line.removeprefix("Evidence: "))

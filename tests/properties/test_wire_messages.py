@@ -138,7 +138,8 @@ def test_a_long_line_takes_time_in_proportion_to_its_length():
         reader.feed(b"\n")
         return time.process_time() - began
 
-    assert cpu_s(2_048) < 10 * max(cpu_s(256), 0.01)
+    long_s, short_s = (min(cpu_s(pieces) for _ in range(3)) for pieces in (2_048, 256))
+    assert long_s < 32 * max(short_s, 0.01)
 
 
 counts = st.integers(0, 5)

@@ -107,3 +107,28 @@ def test_one_iteration_that_cannot_be_packed_does_not_lose_the_others(monkeypatc
     assert channel.records(1) == 5
     channel.close()
     inbox.close()
+
+
+def test_iterations_are_counted_while_others_are_packed(monkeypatch):
+    """The number of a cell includes iterations that are packed after those of another cell."""
+    inbox = Inbox(lambda *_: None)
+    channel = RecordChannel(inbox.address_for(0), [], 2)
+    for index, cell in enumerate((1, 1, 2)):
+        step = StepRecord(index, index + 1, [0] * Phase.GAP, 0, [], [])
+        channel._waiting.append(RecordedIteration(cell, index, [step]))
+    counts, pack = [], channel._pack
+
+    def counted(items):
+        counts.append((channel.records(1), channel.records(2)))
+        packed = pack(items)
+        counts.append((channel.records(1), channel.records(2)))
+        assert channel.separate_iterations(2, 1) == 0
+        return packed
+
+    monkeypatch.setattr(channel, "_pack", counted)
+    channel._take()
+    assert [numbers[0] for numbers in counts[:2]] == [2, 2]
+    assert [numbers[1] for numbers in counts] == [1, 1, 1, 1]
+    assert (channel.records(2), channel._packing) == (1, [])
+    channel.close()
+    inbox.close()

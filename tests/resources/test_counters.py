@@ -8,6 +8,7 @@ import time
 import pytest
 from fake_machine import Machine, roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, mig_a100, vgpu
+from timers import FAR_S
 
 from workbench.resources import Unknown
 from workbench.resources.codec import decode
@@ -21,6 +22,7 @@ def machine(tmp_path):
 
 
 def sampler(machine, nvml=None, **options):
+    options.setdefault("time_limit_s", FAR_S)
     return Sampler(**machine.roots, nvml=nvml or FakeNvml(), **options)
 
 
@@ -202,7 +204,7 @@ def test_gpu_lost_while_sampling(machine):
 def test_hanging_driver_does_not_stop_the_rest(machine):
     """While NVML hangs its GPUs have that reason; CPU, memory and NICs continue."""
     nvml = FakeNvml(h100())
-    with sampler(machine, nvml, time_limit_s=0.5) as live:
+    with sampler(machine, nvml, time_limit_s=3) as live:
         (before,) = live.sample().gpus
         nvml.answers.clear()
         try:
@@ -210,7 +212,7 @@ def test_hanging_driver_does_not_stop_the_rest(machine):
         finally:
             nvml.answers.set()
     (gpu,) = during.gpus
-    assert gpu.utilization_percent == Unknown("NVML did not answer within 0.5 s")
+    assert gpu.utilization_percent == Unknown("NVML did not answer within 3 s")
     assert gpu.uuid == before.uuid
     assert during.cpu.percent == 0.0
 

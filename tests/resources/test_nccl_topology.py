@@ -312,11 +312,11 @@ def test_a_file_that_hangs_costs_only_pcie(machine):
 
     machine.add_interface("eth0")
     try:
-        snapshot = snap(machine, nccl=Dead({}, machine.sysfs.parent), time_limit_s=0.3)
+        snapshot = snap(machine, nccl=Dead({}, machine.sysfs.parent), time_limit_s=3)
     finally:
         mounted.set()
     assert snapshot.probes["pcie"].status == "failed"
-    assert "did not answer within 0.3 s" in snapshot.pcie.reason
+    assert "did not answer within 3 s" in snapshot.pcie.reason
     assert [nic.name for nic in snapshot.nics] == ["eth0"]
     assert Snapshot.from_json(snapshot.to_json()) == snapshot
     with pytest.raises(SnapshotError, match="did not answer"):

@@ -10,7 +10,7 @@ from fake_nvml import DRIVER_NOT_LOADED, GIB, FakeNvml, Process, h100, mig_a100
 from hgx_host import KERNEL as KERNEL_PID
 from hgx_host import RANKS, build_hgx
 from jupyter_client import MultiKernelManager
-from timers import eventually
+from timers import FAR_S, eventually
 
 from workbench.resources import Unknown
 from workbench.resources.counters import Sampler
@@ -30,7 +30,8 @@ def nvml():
 
 @pytest.fixture
 def live(machine, nvml, tmp_path):
-    with Sampler(**machine.roots, nvml=nvml, ranks=tmp_path / "ranks") as sampler:
+    options = {"ranks": tmp_path / "ranks", "time_limit_s": FAR_S}
+    with Sampler(**machine.roots, nvml=nvml, **options) as sampler:
         yield sampler
 
 
@@ -176,7 +177,9 @@ def test_mig_devices_of_one_gpu(machine, tmp_path):
     for part in device.mig:
         part.compute = [Process(77, GIB)]
     machine.add_process(77, "train")
-    with Sampler(**machine.roots, nvml=FakeNvml(device), ranks=tmp_path / "r") as live:
+    with Sampler(
+        **machine.roots, nvml=FakeNvml(device), ranks=tmp_path / "r", time_limit_s=FAR_S
+    ) as live:
         (one,) = live.sample().processes
     assert [(share.index, share.memory_used_bytes) for share in one.gpus] == [(0, 2 * GIB)]
 
@@ -196,7 +199,9 @@ def test_gpus_of_a_container(machine, tmp_path):
     machine.add_process(50, "sleep", name="sleep")
     machine.add_process(60, "python", name="train", opened=["/dev/null", "/dev/nvidia0"])
     device = h100(compute=[Process(50, GIB), Process(60, 2 * GIB)])
-    with Sampler(**machine.roots, nvml=FakeNvml(device), ranks=tmp_path / "r") as live:
+    with Sampler(
+        **machine.roots, nvml=FakeNvml(device), ranks=tmp_path / "r", time_limit_s=FAR_S
+    ) as live:
         found = {one.name: one for one in live.sample().processes}
     assert set(found) == {"train", HIDDEN.reason}
     assert found["train"].gpus[0].memory_used_bytes == 2 * GIB
@@ -207,7 +212,7 @@ def test_no_driver(machine, tmp_path):
     """Without a driver, kernels are listed all the same."""
     machine.add_process(4000, *IPYTHON)
     nvml = FakeNvml(init_error=DRIVER_NOT_LOADED)
-    with Sampler(**machine.roots, nvml=nvml, ranks=tmp_path / "r") as live:
+    with Sampler(**machine.roots, nvml=nvml, ranks=tmp_path / "r", time_limit_s=FAR_S) as live:
         assert [one.kind for one in live.sample().processes] == ["kernel"]
 
 

@@ -136,11 +136,11 @@ def test_wedged_driver_costs_only_the_gpus(machine):
     nvml = FakeNvml(h100())
     nvml.answers.clear()
     try:
-        first, second = (snap(machine, nvml, time_limit_s=0.5) for _ in range(2))
+        first, second = (snap(machine, nvml, time_limit_s=3) for _ in range(2))
     finally:
         nvml.answers.set()
     assert first.probes["gpus"].status == "failed"
-    assert first.probes["gpus"].reason == "NVML did not answer within 0.5 s"
+    assert first.probes["gpus"].reason == "NVML did not answer within 3 s"
     assert [nic.name for nic in first.nics] == ["eth0"]
     assert first.host.hostname == "vm-17"
     assert second.probes["gpus"].reason == "NVML has not returned from an earlier call"

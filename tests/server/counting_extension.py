@@ -19,7 +19,7 @@ from workbench.server.handlers import SnapshotCache
 
 from .samplers import GPU, NIC, ScriptedSampler, process
 
-HANGS_S = 3.0
+HANGS_S = 8.0
 NO_KERNEL = process(7, name="a.out")
 
 

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from fake_nvml import FakeNvml, h100
+from timers import FAR_S
 
 from workbench.resources.counters import Sampler
 from workbench.server.feed import LiveFeed
@@ -43,7 +44,11 @@ def nvml():
 
 @pytest.fixture
 def feed(machine, nvml):
-    yield LiveFeed(lambda: Sampler(**machine.roots, nvml=nvml), interval_s=0.01)
+    def make():
+        # one test waits until this time has passed
+        return Sampler(**machine.roots, nvml=nvml, time_limit_s=3)
+
+    yield LiveFeed(make, interval_s=0.01)
     for thread in sampler_threads():
         thread.join(60)
     assert sampler_threads() == []
@@ -75,7 +80,7 @@ def test_a_sampler_that_cannot_be_made_is_made_again(machine, nvml, caplog):
     def make():
         if hindered:
             raise hindered.pop()
-        return Sampler(**machine.roots, nvml=nvml)
+        return Sampler(**machine.roots, nvml=nvml, time_limit_s=FAR_S)
 
     ear = Ear()
     leave = LiveFeed(make, interval_s=0.01).subscribe(ear)

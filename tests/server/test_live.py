@@ -23,19 +23,25 @@ class Client:
     def __init__(self, server, right, key=lambda message: (message["sampler"], message["taken"])):
         self._key = key
         self.socket = server.open(right)
-        self.heard = {}
+        self._heard = {}
         self._thread = InThread(self._listen)
 
     def _listen(self):
         try:
             while text := self.socket.recv():
                 message = json.loads(text)
-                self.heard[self._key(message)] = time.monotonic(), message
+                self._heard[self._key(message)] = time.monotonic(), message
         except (OSError, websocket.WebSocketException, AttributeError):
             return  # closed, here or there
 
+    @property
+    def heard(self):
+        """A copy of what it has heard so far, since its thread goes on."""
+        return dict(self._heard)
+
     def last(self):
-        return self.heard[max(self.heard)][1]
+        heard = self.heard
+        return heard[max(heard)][1]
 
     def leave(self):
         self.socket.close()
@@ -72,14 +78,23 @@ def deaf(server):
 def test_twenty_clients_and_one_sampler(join):
     """All hear the same samples of one sampler, together; it ends after the last has left."""
     clients = [join() for _ in range(CLIENTS)]
-    assert eventually(lambda: all(len(one.heard) >= 4 for one in clients))
-    (sampler,) = {key[0] for one in clients for key in one.heard}
-    first = max(min(one.heard) for one in clients)
-    shared = set.intersection(*(set(one.heard) for one in clients)) - {first}
-    assert len(shared) >= 2
-    for key in shared:
-        assert len({json.dumps(one.heard[key][1]) for one in clients}) == 1
-    numbers = sorted(key[1] for key in clients[0].heard)
+
+    def shared(messages):
+        """The keys of the messages that all clients have, without the one that the last got."""
+        first = max(map(min, messages))
+        return set.intersection(*map(set, messages)) - {first}
+
+    def enough():
+        messages = [one.heard for one in clients]
+        has_enough = all(len(heard) >= 4 for heard in messages) and len(shared(messages)) >= 2
+        return messages if has_enough else None
+
+    messages = eventually(enough)
+    assert messages
+    (sampler,) = {key[0] for heard in messages for key in heard}
+    for key in shared(messages):
+        assert len({json.dumps(heard[key][1]) for heard in messages}) == 1
+    numbers = sorted(key[1] for key in messages[0])
     assert numbers == list(range(numbers[0], numbers[-1] + 1))  # nobody else took one between
     for one in clients:
         one.leave()

@@ -3,7 +3,12 @@
 import json
 import zipfile
 
-from timers import eventually
+from timers import FAR_S, eventually
+
+WRITE_WITH_THE_ERROR = (
+    f"from workbench.cluster.evidence import recorder\nrecorder._FIRST_S = {FAR_S}"
+)
+"""A cell that makes errors wait for their bundle, also on a busy machine where it takes longer."""
 
 
 class BundleFile:

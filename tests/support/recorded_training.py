@@ -3,7 +3,7 @@
 import warnings
 from array import array
 
-from timers import eventually
+from timers import FAR_S, eventually
 
 from workbench.timings import Timings
 from workbench.wire import IterationRecord, Layout, Outbox
@@ -59,7 +59,7 @@ class Training:
         self.cell = 0
 
     def train(self, iterations, *, layout=LAYOUT, **options):
-        """One cell; its end is when all records have come."""
+        """One cell; its end is when all records have come and are written."""
         self.cell += 1
         self.timings.begin_cell(self.cell)
         for outbox in self.outboxes:
@@ -68,13 +68,18 @@ class Training:
             for index in range(iterations):
                 packed = record(index, cell=self.cell, **options).pack()
                 outbox.send(Records((packed,)))
-        assert self.timings.end_cell(self.cell, {0: iterations, 1: iterations}, timeout_s=10)
+        assert self.timings.end_cell(self.cell, {0: iterations, 1: iterations}, timeout_s=FAR_S)
+        storage = self.timings._storage
+        assert eventually(lambda: storage._done >= storage._requested)
         return self.timings
 
     def close(self):
         for outbox in self.outboxes:
             outbox.close()
         self.timings.close()
+        writer = self.timings._storage._thread
+        if writer is not None:  # the end of the timings waits for it only briefly
+            writer.join(FAR_S)
 
 
 def warned(action):
@@ -89,7 +94,6 @@ def same(run, timings):
     """Whether a run answers as the timings it was written from.
 
     While a run is written, its clock offsets are corrected every 15 s and at its end.
-    The end of a cell waits for the disk for a moment only.
     """
     assert eventually(lambda: len(run) == len(timings))
     by_clocks = [] if timings.closed else ["wait_us"]

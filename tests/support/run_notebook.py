@@ -62,10 +62,10 @@ del os, sys, types
 """The kernel has the environment and the folder of the test; its own variables are kept."""
 END = """
 import psutil, threading, ipywidgets, workbench.cluster.cluster as _module
-for _cluster in list(_module.of_this_process):
+for _cluster in _module.clusters_of_this_process():
     _cluster.stop()
 ipywidgets.Widget.close_all()
-assert all(_cluster.state == "stopped" for _cluster in _module.of_this_process)
+assert all(_cluster.state == "stopped" for _cluster in _module.clusters_of_this_process())
 """
 _unused = []
 """Clients of kernels that no notebook uses any longer."""

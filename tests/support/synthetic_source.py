@@ -9,12 +9,12 @@ from collections.abc import Callable
 import numpy as np
 
 from workbench.resources import Unknown
+from workbench.timings.figures import FIRST
 from workbench.timings.totals import CollectiveTotal
 from workbench.timings.verdict import Cause, Verdict
 from workbench.widgets.earlier_runs import EarlierRun
 from workbench.widgets.source import (
     COLUMNS,
-    FIRST,
     Details,
     KeyFigures,
     RankPlace,
@@ -132,6 +132,8 @@ class SyntheticSource:
             slowest_excess_us=float(wait.max()),
             dropped=0.0,
             transport="Gloo: TCP eth0",
+            first_iteration=rows[0, 0],
+            last_iteration=rows[-1, 0],
         )
 
     def window(self, max_rows: int) -> RowWindow:

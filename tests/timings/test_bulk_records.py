@@ -205,7 +205,7 @@ def test_a_layout_with_columns_of_different_lengths_is_refused():
         for outbox, one in zip(outboxes, (wrong, layout), strict=True):
             outbox.send(one)
             outbox.send(Records((record.pack(),)))
-        assert timings.end_cell(1, {0: 1, 1: 1}, timeout_s=10)
+        assert timings.end_cell(1, {0: 1, 1: 1}, timeout_s=FAR_S)
         assert sorted(timings.rows()["rank"].tolist()) == [0, 1]
         assert {one.rank for one in timings.records()} == {1}
         assert "between 1 and 3 collectives" in timings.errors[0]

@@ -198,6 +198,7 @@ def stopped_while_training(cluster, pids, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_a_vm_whose_processes_are_stopped(cluster, tmp_path):
     """All ranks and the agent of the second VM: the pause is named, with at least its length."""
     agent = cluster.agents[1].hello.pid
@@ -211,6 +212,7 @@ def test_a_vm_whose_processes_are_stopped(cluster, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_one_rank_of_a_vm_that_is_stopped(cluster, tmp_path):
     """No pause of the VM: the rank is named."""
     (pid,) = (info.pid for info in cluster.ranks if info.rank == 2)

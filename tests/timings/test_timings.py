@@ -5,6 +5,7 @@ from array import array
 import numpy as np
 import pytest
 from iterations import both, record, store
+from timers import FAR_S
 
 from workbench.timings import Timings
 from workbench.timings.store import Store
@@ -58,7 +59,7 @@ def test_records_come_in_over_the_channel(timings):
     outbox.send(layout)
     for index in range(3):
         outbox.send(Records((record(index, **intervals).pack(),)))
-    assert timings.end_cell(1, {0: 3})
+    assert timings.end_cell(1, {0: 3}, timeout_s=FAR_S)
     assert timings.to_frame()["iteration"].tolist() == [0, 1, 2]
     found = timings.collectives()
     assert found[found["iteration"] == 0]["name"].tolist() == ["a", "b"]
@@ -74,7 +75,7 @@ def test_an_unreadable_record_is_counted(timings):
     timings.begin_cell(1)
     outbox.send(Records((record(0).pack()[:50],)))
     outbox.send(Records((record(1).pack(),)))
-    assert timings.end_cell(1, {0: 1})
+    assert timings.end_cell(1, {0: 1}, timeout_s=FAR_S)
     assert timings.dropped == 1
     assert "cut short" in timings.errors[0]
     outbox.close()

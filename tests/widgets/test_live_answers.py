@@ -5,20 +5,24 @@ from __future__ import annotations
 from array import array
 from dataclasses import replace
 from types import SimpleNamespace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
 from synthetic_source import SyntheticSource
+from timers import InThread
 
 from workbench.fabric import fit
 from workbench.resources import Unknown
 from workbench.timings import Timings
+from workbench.timings.figures import PROFILED
 from workbench.timings.run import open_run
 from workbench.timings.totals import MOST_RECORDS, total
+from workbench.widgets import cluster_source, views
 from workbench.widgets.cluster_source import ClusterSource
 from workbench.widgets.live import LiveView
 from workbench.widgets.messages import MOST_ROWS, answer
-from workbench.widgets.source import COLUMNS, PROFILED, TimingsReading
+from workbench.widgets.source import COLUMNS, TimingsReading
 from workbench.widgets.tables import summary_table, summary_text
 from workbench.wire import Flag, IterationRecord, Layout
 
@@ -295,3 +299,66 @@ def test_an_answer_names_what_was_asked():
     assert content["asked"] == asked
     assert content["details"]["last_iteration"] == 7
     assert content["details"]["collectives"][0]["kind"] == "allreduce"
+
+
+@pytest.mark.parametrize("ask", ["window", "since", "before"])
+def test_a_run_that_begins_while_rows_are_read_keeps_the_view(cluster, monkeypatch, ask):
+    """The rows of the earlier run are returned, and those of the new run start at zero."""
+    train(cluster, 50, start=10)
+    earlier, source = cluster.timings, ClusterSource(cluster)
+    requests = {
+        "window": lambda: source.window(100),
+        "since": lambda: source.since(90),
+        "before": lambda: source.before(40, 100),
+    }
+    usual = cluster_source.columns
+
+    def columns(rows):
+        if cluster.timings is earlier:
+            cluster.timings = Timings()
+            in_thread = InThread(source.status)
+            in_thread.join()
+        return usual(rows)
+
+    monkeypatch.setattr(cluster_source, "columns", columns)
+    assert requests[ask]().data.shape[1] >= 10
+    monkeypatch.undo()
+    train(cluster, 20, start=20)
+    ends = source.window(100).data[COLUMNS.index("end_s")]
+    assert ends.min() == pytest.approx(0.02)
+    earlier.close()
+
+
+def test_a_summary_of_an_earlier_run_adds_nothing_to_the_totals_of_the_new_one(cluster):
+    """Another thread has seen the new run first."""
+    train(cluster, 10)
+    earlier, source = cluster.timings, ClusterSource(cluster)
+    source.status()
+    cluster.timings = Timings()
+    source.status()
+    assert isinstance(source._progress(earlier, earlier.rows(0)), Unknown)
+    assert source._counted == 0
+    earlier.close()
+
+
+class StoppedCluster:
+    """A cluster whose timings are closed."""
+
+    def __init__(self):
+        self.timings = SimpleNamespace(closed=True)
+
+
+def test_a_view_of_a_stopped_cluster_is_closed_once(monkeypatch):
+    """A cell and the panel open a view of the current cluster at the same time."""
+    stopped, current, closed = StoppedCluster(), StoppedCluster(), []
+
+    def close(view):
+        closed.append(view)
+        InThread(views.timings_view, current, "live").join()
+
+    monkeypatch.setattr(views, "_live_views", WeakKeyDictionary())
+    monkeypatch.setattr(LiveView, "close", close)
+    old = views.timings_view(stopped, "live")
+    new = views.timings_view(current, "live")
+    assert closed == [old]
+    assert views.timings_view(current, "live") is new

@@ -115,6 +115,26 @@ def test_messages_pass_in_order_both_ways(inbox):
     outbox.close()
 
 
+def test_an_error_of_a_handler_is_logged(caplog):
+    """An inbox without `on_error` logs the exception with its traceback, and goes on."""
+    received = queue.Queue()
+
+    def handle(_rank, message):
+        if message.transfer == 1:
+            raise ZeroDivisionError("planted")
+        received.put(message)
+
+    box = Inbox(handle)
+    outbox = Outbox(box.address_for(5))
+    outbox.send(DropTransfer(1))
+    outbox.send(DropTransfer(2))
+    assert received.get(timeout=FAR_S) == DropTransfer(2)
+    outbox.close()
+    box.close()
+    assert "Message of rank 5: failed, ZeroDivisionError('planted')" in caplog.text
+    assert "in handle" in caplog.text
+
+
 def test_a_message_that_cannot_be_encoded_ends_no_thread(inbox, capfd):
     """Neither the kernel's nor the rank's: both send what follows, and report the error."""
     answers = queue.Queue()

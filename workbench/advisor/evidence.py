@@ -90,8 +90,13 @@ class Evidence:
     @cached_property
     def samples(self) -> dict[int, LineSamples]:
         """Where ranks spent time in no phase, if a cell of the rows was sampled."""
-        found: dict[int, LineSamples] = getattr(self.timings, "line_samples", {})
-        return {rank: one for rank, one in found.items() if (self.rows["cell"] == one.cell).any()}
+        # a copy: another thread adds samples that arrive
+        samples: dict[int, LineSamples] = dict(getattr(self.timings, "line_samples", {}))
+        return {
+            rank: sample
+            for rank, sample in samples.items()
+            if (self.rows["cell"] == sample.cell).any()
+        }
 
     def each(self, *columns: str) -> npt.NDArray[np.float64]:
         """Return the sum of some columns in each warm iteration: the mean of the ranks, in us."""

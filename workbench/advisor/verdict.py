@@ -120,7 +120,7 @@ def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
 
 def _figures(summary: Summary, ranks: int, causes: list[Cause]) -> str:
     """Return what an iteration takes, and what of it is known about communication."""
-    text = f"{_duration(summary.iteration_us)} per iteration"
+    text = f"{_duration(summary.iteration_us)} per iteration ({summary.scope})"
     if summary.compiled:
         return f"{text}, its phases are unknown (a tf.function does not report them)"
     if ranks < 2:

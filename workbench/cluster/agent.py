@@ -253,9 +253,10 @@ class Agent:
 
     def start(self, slot: int, **content: Any) -> None:
         """Start the rank of a slot; `content` has the other fields of `StartRank`."""
+        # first: a report on an earlier start, which may arrive at any time, is then ignored
+        self._starts[slot] = secrets.token_hex(4)
         self._pids.pop(slot, None)
         self._refused.pop(slot, None)
-        self._starts[slot] = secrets.token_hex(4)
         self._channel.send(StartRank(slot, self._starts[slot], **content))
 
     def send(self, message: StopRanks | SignalRanks) -> None:

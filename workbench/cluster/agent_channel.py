@@ -253,6 +253,10 @@ class AgentChannel:
         self._connection, self._attached = connection, False
         reader, writer = await asyncio.open_unix_connection(sock=connection.socket)
         self._writer = writer
+        if self._leaving:  # there was no connection that `detach` or `close` could have closed
+            writer.transport.abort()
+            self._writer = None
+            return False
         lines = messages.MessageReader(self._said.append)
         silence_s = _SILENCE_S if self._host is not None else None
         writer.write(messages.encode(messages.Attach(self._session, silence_s)))

@@ -20,7 +20,7 @@ from workbench.cluster.profiling import Profiling
 from workbench.cluster.prompts import refuse
 from workbench.cluster.recovery import form_ring, repair_ring, use_again
 from workbench.cluster.state import ClusterState
-from workbench.cluster.threads import in_background, uninterrupted
+from workbench.cluster.threads import SignalSafeEvent, in_background, uninterrupted
 from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
 from workbench.output.sink import NotebookSink, Sink
 from workbench.ranks import Ranks, parse_ranks
@@ -128,7 +128,7 @@ class CellQueue:
         )
 
     def follow(
-        self, run: CellRun, ticket: object | None = None, *, record: bool | None = None
+        self, run: CellRun, ticket: SignalSafeEvent | None = None, *, record: bool | None = None
     ) -> RunResult:
         """Run a cell when the previous cells have ended, and return its result.
 

@@ -110,10 +110,10 @@ class CellRun:
 
         A cell that `wait` has given up is interrupted again on the ranks that still run it.
         """
-        if self._late is not None:
-            self.monitor.interrupt(self._unfinished)
-            return
         self.interrupts += 1
+        if self._late is not None:
+            self._interrupt_late()
+            return
         self._inbox.wake()
 
     def deliver(self, rank: int, message: CellMessage) -> None:
@@ -132,6 +132,13 @@ class CellRun:
         self._late = late
         for event in self._inbox.close():
             self.deliver(*event)
+        self._interrupt_late()  # an interrupt that came after the end of `wait`
+
+    def _interrupt_late(self) -> None:
+        """Interrupt the ranks that still run the cell, if an interrupt was not processed yet."""
+        if self.interrupts:
+            self.interrupts = 0
+            self.monitor.interrupt(self._unfinished)
 
     def wait(self, begin: Callable[[], None]) -> RunResult:
         """Show the output until every rank has ended the cell, and return the result.

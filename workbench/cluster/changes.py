@@ -62,32 +62,44 @@ def change_ranks(
         The number of ranks afterwards; None for those that are left.
     """
     with state.turns.held(what=message):
-        processes, before = _changeable(state, message), (state.state, state.message)
+        with state.lock:
+            processes, before = _changeable(state, message), (state.state, state.message)
+            state.set("starting", message)
         engines = processes.engines
-        state.set("starting", message)
         infos, lost = engines.ranks, state.lost()
+        stopped = state.stopped_error(f"its ranks were changed ({message})")
 
         def make() -> None:
             change(engines)
-            state.n = len(engines.ranks)
             processes.save()
-            state.set("ready")
+            with state.lock:
+                if not state.is_up(processes):
+                    raise stopped
+                state.n = len(engines.ranks)
+                state.set("ready")
 
         try:
             uninterrupted(make, engines.interrupted.set)
-        except UsageError:
-            state.set(*before)
-            raise
         except Exception as error:
-            state.n = len(engines.ranks)
-            if not engines.interrupted.is_set():
-                if engines.complete and not engines.backend.ring_broken:
-                    state.set(*before)  # only the state file could not be written
-                else:
-                    state.set("failed", change_failure(error, engines.wanted))
-                raise
+            interrupted = engines.interrupted.is_set()
             text = interrupted_change(message, infos, engines.ranks, lost)
-            state.set("failed", text)
+            with state.lock:
+                is_up = state.is_up(processes)
+                if is_up:
+                    state.n = len(engines.ranks)
+                if isinstance(error, UsageError):  # nothing was changed
+                    state.move(processes, *before)
+                elif interrupted:
+                    state.move(processes, "failed", text)
+                elif engines.complete and not engines.backend.ring_broken:
+                    state.move(processes, *before)  # only the state file could not be written
+                else:
+                    state.move(processes, "failed", change_failure(error, engines.wanted))
+            if not is_up:
+                uninterrupted(lambda: state.end_remains(processes))
+                raise stopped from None
+            if isinstance(error, UsageError) or not interrupted:
+                raise
             raise ClusterError(
                 f"{text} Rebuild the ring with %cluster resize -n {n or len(infos) - len(lost)}"
                 ", which also starts what is missing."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
     from workbench.fabric import FittedFabric
     from workbench.timings import Timings
 
-of_this_process: WeakSet[Cluster] = WeakSet()
+_clusters: WeakSet[Cluster] = WeakSet()
+_using_clusters = threading.Lock()
+"""A set that another thread changes cannot be iterated."""
+
+
+def clusters_of_this_process() -> list[Cluster]:
+    """Return all clusters that this process has made and still uses, whatever their state."""
+    with _using_clusters:
+        return list(_clusters)
 
 
 class Cluster(Measurements):
@@ -165,7 +174,8 @@ class Cluster(Measurements):
         self.name = name
         self.fabric: FittedFabric | None = None
         self._state = ClusterState(name, options)
-        of_this_process.add(self)
+        with _using_clusters:
+            _clusters.add(self)
         self._cells = CellQueue(self._state, first_cell)
         own = ref(self)
         self._conclusions = LatestTask(lambda: Cluster.after_cell(own()))
@@ -271,7 +281,7 @@ class Cluster(Measurements):
         if name is not None and not isinstance(name, str):
             raise UsageError(f"attach {name!r}: not a name. Give that of a cluster, as text.")
         folder, saved = kept.find(name)
-        for own in of_this_process:
+        for own in clusters_of_this_process():
             if own.name == saved["name"] and own.state != "stopped" and not own._state.forked:
                 raise ClusterError(
                     f"Cannot attach to {own.name}: this kernel is attached already. Use the Cluster"

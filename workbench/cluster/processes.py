@@ -86,6 +86,7 @@ class ClusterProcesses:
         self._timings = timings
         self._receive = receive
         self.attachable = False
+        self._detached = False
         self.monitor: StuckRankMonitor | None = None
         self.chunk_receivers: dict[int, Callable[[int, Chunk], None]] = {}
         self.receive_profile: Callable[[int, ProfileStarted | ProfileEnded], None] = _ignore
@@ -188,6 +189,7 @@ class ClusterProcesses:
 
     def detach(self) -> None:
         """Disconnect from the processes of a kept cluster, which go on for the next kernel."""
+        self._detached = True
         self.engines.close()
         for agent in self.agents.all:
             agent.detach()
@@ -195,13 +197,21 @@ class ClusterProcesses:
         self._close()
 
     def stop(self) -> None:
-        """End every process; the timings are kept."""
+        """End every process; the timings are kept. May be called twice.
+
+        A start or a change of the ranks in another thread fails at its next step.
+        """
+        self.engines.interrupted.set()
         try:
             self.engines.close()
             self.agents.close()
             self._controller.stop()
         finally:
             self._close()
+
+    def end_again(self) -> None:
+        """Do again what `stop` or `detach` did, for what was started since."""
+        (self.detach if self._detached else self.stop)()
 
     def _take(self, rank: int, message: Message) -> None:
         received_ns = time.perf_counter_ns()

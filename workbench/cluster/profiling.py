@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -135,8 +135,11 @@ class Profiling:
         request = self._request
         if request is None:
             return "none"
-        if request.future.done():
-            return "failed" if request.future.exception() else "done"
+        try:
+            if request.future.done():
+                return "failed" if request.future.exception() else "done"
+        except CancelledError:  # another thread has replaced the request since it was read
+            return "none"
         if request.started or request.ended:
             return "profiling"
         return "none" if self._is_gone(request) else "waiting"
@@ -147,7 +150,10 @@ class Profiling:
         request = self._request
         if request is None or not request.future.done():
             return None
-        error = request.future.exception()
+        try:
+            error = request.future.exception()
+        except CancelledError:
+            return None
         return request.future.result() if error is None else str(error)
 
     def request(self, seconds: float, iterations: int) -> Future[Profile]:
@@ -159,14 +165,15 @@ class Profiling:
                 f"Cannot profile {'the running' if running else 'the next'} cell: it is not "
                 "recorded. Switch recording on with %timings on before it."
             )
-        if self.state == "profiling":
-            raise UsageError("Cannot profile: another profile runs. Wait until it has ended.")
         with self._changed:
-            if self._request is not None and not self._request.future.done():
-                self._request.future.cancel()
+            if self.state == "profiling":
+                raise UsageError("Cannot profile: another profile runs. Wait until it has ended.")
             message = ProfileRequest(new_number(), seconds, iterations)
             ranks = frozenset(running or range(self._state.n))
-            request = self._request = _Request(message, ranks, processes)
+            earlier, request = self._request, _Request(message, ranks, processes)
+            self._request = request  # first: `state` is about a request that was not cancelled
+            if earlier is not None:
+                earlier.future.cancel()
             processes.receive_profile = self._receive
         for rank in ranks:
             processes.engines.send(rank, message)
@@ -180,27 +187,31 @@ class Profiling:
 
     def _receive(self, rank: int, message: ProfileStarted | ProfileEnded) -> None:
         """Receive what a rank reports, in the control channel's thread."""
-        request = self._request
-        if request is None or message.profile != request.message.profile:
-            return
         with self._changed:
+            request = self._request
+            if request is None or message.profile != request.message.profile:
+                return
+            if request.future.cancelled():  # its caller no longer waits
+                return
             if isinstance(message, ProfileStarted):
                 request.started[rank] = message.cell
             else:
                 request.ended[rank] = message
             begins, request.collects = not request.collects, True
             self._changed.notify_all()
-        if begins:
-            in_background(partial(self._collect, request), request.future)
+            if begins:  # with the lock: `request` cancels a profile before it begins, or never
+                in_background(partial(self._collect, request), request.future)
 
     def _collect(self, request: _Request) -> Profile:
         """Wait for all ranks, fetch their traces, and write the trace of all of them."""
         try:
-            silent = self._wait(request)
-            notes = {rank: one.note for rank, one in request.ended.items() if one.note}
-            notes |= silent
+            ended = self._wait(request)
+            notes = {rank: end.note for rank, end in ended.items() if end.note}
+            notes |= _silent(request, ended)
             profiles = [
-                one for rank in sorted(request.ended) for one in self._fetch(request, rank, notes)
+                profile
+                for rank in sorted(ended)
+                for profile in self._fetch(request, rank, ended[rank], notes)
             ]
             remarks = tuple(f"{phrase(ranks)}: {text}" for text, ranks in grouped(notes))
             if not profiles:
@@ -210,8 +221,11 @@ class Profiling:
             for rank in request.ranks:
                 request.processes.engines.send(rank, DropTransfer(request.message.profile))
 
-    def _wait(self, request: _Request) -> dict[int, str]:
-        """Wait until all ranks have ended the profile; return why some did not, by rank."""
+    def _wait(self, request: _Request) -> dict[int, ProfileEnded]:
+        """Wait until all ranks have ended the profile; return the reports of those that have.
+
+        The control channel's thread may receive further reports, which come too late.
+        """
         until = time.monotonic() + request.message.seconds + _GRACE_S
         runs = True
         while pending := request.ranks - request.ended.keys():
@@ -224,21 +238,15 @@ class Profiling:
                 break  # they did not run the cell, or no iteration of it
             with self._changed:
                 self._changed.wait(_POLL_S)
-        lost = request.processes.engines.members.lost()
-        return {
-            rank: f"It was lost ({lost[rank]})."
-            if rank in lost
-            else "It has reported no end of the profile."
-            if rank in request.started
-            else "It has ended no iteration in this time."
-            for rank in request.ranks - request.ended.keys()
-        }
+        with self._changed:
+            return dict(request.ended)
 
-    def _fetch(self, request: _Request, rank: int, notes: dict[int, str]) -> list[RankProfile]:
+    def _fetch(
+        self, request: _Request, rank: int, ended: ProfileEnded, notes: dict[int, str]
+    ) -> list[RankProfile]:
         """Return the profile of a rank; if that fails, add a note and return none."""
         from workbench.timings.export.profile import RankProfile
 
-        ended = request.ended[rank]
         if not ended.size_bytes:
             return []
         lost = request.processes.engines.members.lost
@@ -302,6 +310,19 @@ class Profiling:
             if arrived and path.is_dir():  # which is made with the first records
                 return
             time.sleep(_POLL_S)
+
+
+def _silent(request: _Request, ended: Mapping[int, ProfileEnded]) -> dict[int, str]:
+    """Return why ranks have not ended the profile, by rank; `ended` are the reports of others."""
+    lost = request.processes.engines.members.lost()
+    return {
+        rank: f"It was lost ({lost[rank]})."
+        if rank in lost
+        else "It has reported no end of the profile."
+        if rank in request.started
+        else "It has ended no iteration in this time."
+        for rank in request.ranks - ended.keys()
+    }
 
 
 def _check(seconds: float, iterations: int) -> None:

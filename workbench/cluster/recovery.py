@@ -71,15 +71,16 @@ def form_ring(
 
     def report(text: str) -> None:
         tries.append(f": {text}".rstrip("."))
-        state.set("running", f"rebuilding the ring{tries[-1]}")
+        state.move(processes, "running", f"rebuilding the ring{tries[-1]}")
 
-    state.set("running", "rebuilding the ring")
+    state.move(processes, "running", "rebuilding the ring")
     in_background(say_later)
     try:
         processes.engines.reform(report)
     except WorkbenchError as error:
         why = f"the ring could not be rebuilt: {reason(error)}"
-        state.set("failed", state.trouble() if state.lost() else why)
+        with state.lock:
+            state.move(processes, "failed", state.trouble() if state.lost() else why)
     finally:
         ended.set()
 
@@ -125,14 +126,26 @@ def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
     try:
         processes.attach(saved)
         state.n = len(processes.engines.ranks)
-        state.set("starting", "waiting for the cell that still runs")
+        state.move(processes, "starting", "waiting for the cell that still runs")
         wait_until_idle(processes)
+        with state.lock:
+            if not state.is_up(processes):
+                raise state.stopped_error("this kernel attached to it")
+            if processes.engines.wanted is not None:
+                state.set("failed", UNFINISHED_CHANGE)
+            else:
+                state.settle("starting")
+            state.idle.start()
     except BaseException as error:
         why = reason(error)
 
         def end() -> None:
+            if not state.is_up(processes):
+                state.end_remains(processes)
+                return
             processes.detach()
-            state.set("stopped", f"could not attach: {why}")
+            state.idle.stop()
+            state.move(processes, "stopped", f"could not attach: {why}")
 
         with contextlib.suppress(KeyboardInterrupt):  # why the attempt ended is more important
             uninterrupted(end)
@@ -142,11 +155,6 @@ def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
                 "their variables are kept. Attach again with %cluster attach."
             ) from None
         raise
-    if processes.engines.wanted is not None:
-        state.set("failed", UNFINISHED_CHANGE)
-    else:
-        state.settle("starting")
-    state.idle.start()
     if processes.engines.members.given_up:
         in_background(partial(_wait_for_given_up, state, processes))
 

@@ -32,10 +32,10 @@ def adopt() -> None:
 
     So a cluster that Python code has started is the magics' cluster.
     """
-    from workbench.cluster.cluster import of_this_process
+    from workbench.cluster.cluster import clusters_of_this_process
 
     if _current is None or _current.state in _DOWN:
-        running = [one for one in of_this_process if one.state not in _DOWN]
+        running = [one for one in clusters_of_this_process() if one.state not in _DOWN]
         if len(running) == 1:
             set_current(running[0])
         elif running and _current is None:

@@ -31,6 +31,26 @@ _UP = frozenset({"ready", "running"})
 DOWN = frozenset({"stopping", "stopped"})
 
 
+class _LazyTimings:
+    """The timings of the cells since one start, created by the first thread that needs them."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._creating = threading.Lock()
+        self._timings: Timings | None = None
+
+    def get(self) -> Timings:
+        """Return the timings; the first call imports their package, which takes some time."""
+        with self._creating:
+            if self._timings is None:
+                from workbench.timings import Timings
+
+                self._timings = Timings(
+                    one_clock=not self._options.remote, recording=self._options.record
+                )
+            return self._timings
+
+
 class ClusterState:
     """The state machine of one cluster, which owns its processes.
 
@@ -72,7 +92,7 @@ class ClusterState:
         self.lock = threading.RLock()
         self.receive: Callable[[int, CellMessage], None] = lambda _rank, _message: None
         self.before_stop: Callable[[], None] = lambda: None
-        self._timings: Timings | None = None
+        self._timings = _LazyTimings(options)
         self.listeners: list[Callable[[], None]] = [ClusterSampler(self).on_change]
         self._owner = os.getpid()
         self.processes = self.new_processes()
@@ -85,13 +105,7 @@ class ClusterState:
     @property
     def timings(self) -> Timings:
         """The timings since the last start."""
-        if self._timings is None:
-            from workbench.timings import Timings
-
-            self._timings = Timings(
-                one_clock=not self.options.remote, recording=self.options.record
-            )
-        return self._timings
+        return self._timings.get()
 
     def set(self, state: str, message: str = "") -> None:
         """Go to a state, and call the listeners."""
@@ -99,6 +113,22 @@ class ClusterState:
         self.idle.used()
         for listener in tuple(self.listeners):
             listener()
+
+    def is_up(self, processes: ClusterProcesses) -> bool:
+        """Return whether no thread has stopped these processes; hold `lock` to rely on it."""
+        return self.processes is processes and self.state not in DOWN
+
+    def move(self, processes: ClusterProcesses, state: str, message: str = "") -> bool:
+        """Go to a state, unless another thread has stopped `processes`; return whether it did.
+
+        A change of the ranks takes seconds. A thread that stops the cluster within this time
+        decides the state, and so does a start after that stop.
+        """
+        with self.lock:
+            if not self.is_up(processes):
+                return False
+            self.set(state, message)
+            return True
 
     def begin(self, message: str = "") -> None:
         """Go to ``running``, if no other thread has stopped the cluster meanwhile."""
@@ -172,7 +202,7 @@ class ClusterState:
 
     def start(self) -> None:
         """Start the ranks; if that fails, stop what has started."""
-        begun, stopped = False, f"cluster {self.name} was stopped while it started"
+        processes: ClusterProcesses | None = None
 
         def show(progress: str) -> None:
             with self.lock:
@@ -183,33 +213,29 @@ class ClusterState:
             with interrupts_later(), self.lock:
                 if self.state != "stopped":
                     raise ClusterError(f"cluster {self.name} is {self.state}: stop it first")
-                begun = True
                 if self.options.allocation:  # of the cluster that was attached to, and has ended
                     n = self.options.requested_n
                     self.options = replace(self.options, n=n, hosts=None, allocation=None)
                 self._owner, self.n = os.getpid(), self.options.n
-                self._timings = None
+                self._timings = _LazyTimings(self.options)
                 processes = self.processes = self.new_processes(progress=show)
                 atexit.register(self.stop_at_exit)
                 self.set("starting", f"starting {self.n or 'the'} ranks")
             processes.start()
-            self.n = len(processes.engines.ranks)
             processes.save()
+            with self.lock:
+                if not self.is_up(processes):
+                    raise self.stopped_error("it started")
+                self.n = len(processes.engines.ranks)
+                self.set("ready")
+                self.idle.start()
         except BaseException as error:
             failed = refused_start(error) if isinstance(error, OSError) else error
-            with contextlib.suppress(KeyboardInterrupt):  # why the start ended is more important
-                if begun and not self.stop(f"did not start: {reason(failed)}"):
-                    while self.state == "stopping":
-                        time.sleep(_POLL_S)
-                    raise ClusterStopped(stopped) from None
+            if processes is not None:
+                self._end_start(processes, f"did not start: {reason(failed)}")
             if failed is error:
                 raise
             raise failed from error
-        with self.lock:
-            if self.state != "starting":
-                raise ClusterStopped(stopped)
-            self.set("ready")
-            self.idle.start()
 
     def stop(self, message: str = "") -> bool:
         """Stop every process, unless this one is a fork; the timings are kept.
@@ -219,6 +245,23 @@ class ClusterState:
         return uninterrupted(lambda: self._stop(message))
 
     # steps
+
+    def stopped_error(self, activity: str) -> ClusterStopped:
+        """Return the error of a step that another thread has ended by stopping the cluster.
+
+        `activity` describes the step, such as ``"it started"``.
+        """
+        return ClusterStopped(f"cluster {self.name} was stopped while {activity}")
+
+    def end_remains(self, processes: ClusterProcesses) -> None:
+        """End what was started after another thread had stopped these processes.
+
+        `stop` ends the processes that exist. A start or a change of the ranks that runs at that
+        moment, in another thread, can start further ones until it notices the stop.
+        """
+        while self.processes is processes and self.state == "stopping":
+            time.sleep(_POLL_S)
+        processes.end_again()
 
     def refuse_fork(self) -> None:
         """Raise in a fork: it has neither the threads nor the connections of its parent."""
@@ -232,21 +275,45 @@ class ClusterState:
         self, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
     ) -> ClusterProcesses:
         """Return processes, not started; `folder` is that of a cluster that already runs."""
-        given = (self.name, self.options, lambda: self.timings)
-        return ClusterProcesses(*given, self.receive, folder=folder, progress=progress)
+        # the timings of this start: a thread that still ends these processes when another start
+        # has begun must not close the timings of that one
+        timings = self._timings.get
+        return ClusterProcesses(
+            self.name, self.options, timings, self.receive, folder=folder, progress=progress
+        )
 
-    def _stop(self, message: str = "", *, keep: bool = False) -> bool:
-        """Do as `stop` does; detach from the processes instead if that is possible and `keep`."""
+    def _stop(
+        self,
+        message: str = "",
+        *,
+        keep: bool = False,
+        processes: ClusterProcesses | None = None,
+        only_ready: bool = False,
+    ) -> bool:
+        """Do as `stop` does, under conditions that are checked together with the transition.
+
+        Parameters
+        ----------
+        keep
+            Detach from the processes instead, if that is possible.
+        processes
+            Stop only these processes, not those of a later start; None for the current ones.
+        only_ready
+            Stop only if the cluster is ready.
+        """
         if self.forked:  # the ranks are not its own, and another thread may have held the lock
             return False
         with self.lock:
-            if self.state in DOWN:
+            current = self.processes
+            if self.state in DOWN or (processes is not None and processes is not current):
+                return False
+            if only_ready and self.state != "ready":
                 return False
             self.set("stopping")
 
         def end_processes() -> None:
-            detaches = keep and self.processes.attachable
-            (self.processes.detach if detaches else self.processes.stop)()
+            detaches = keep and current.attachable
+            (current.detach if detaches else current.stop)()
 
         with contextlib.ExitStack() as steps:  # in reverse order, each also after an interrupt
             steps.callback(atexit.unregister, self.stop_at_exit)
@@ -256,6 +323,16 @@ class ClusterState:
             self.before_stop()
         return True
 
+    def _end_start(self, processes: ClusterProcesses, message: str) -> None:
+        """Stop what a start has started before it failed, or before another thread stopped it.
+
+        Raise `ClusterStopped` in the second case.
+        """
+        with contextlib.suppress(KeyboardInterrupt):  # why the start ended is more important
+            if not uninterrupted(lambda: self._stop(message, processes=processes)):
+                uninterrupted(lambda: self.end_remains(processes))
+                raise self.stopped_error("it started") from None
+
     def stop_at_exit(self) -> None:
         """Stop, or detach if the cluster is kept, at the end of this process."""
         # after a second Ctrl-C this process ends, and all others end without it
@@ -264,9 +341,7 @@ class ClusterState:
 
     def _release(self) -> None:
         """Stop the cluster, because it was not used."""
-        with self.lock:
-            if self.state != "ready":
-                return
         after = self.options.release_after
         text = after if isinstance(after, str) else f"{after:g} s"
-        self.stop(f"released after {text} without a cell")
+        message = f"released after {text} without a cell"
+        uninterrupted(lambda: self._stop(message, only_ready=True))

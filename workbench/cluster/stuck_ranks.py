@@ -77,8 +77,11 @@ class StuckRankMonitor:
 
     @property
     def started(self) -> dict[int, dict[int, int]]:
-        """How many collectives ranks had started when they ended the cell, by process set."""
-        return {rank: dict(ended.calls) for rank, ended in self._ended.items()}
+        """How many collectives ranks had started when they ended the cell, by process set.
+
+        May be read in any thread, while ranks end the cell.
+        """
+        return {rank: dict(ended.calls) for rank, ended in tuple(self._ended.items())}
 
     def end(self, rank: int, ended: CellEnded, now: float) -> None:
         """Record that a rank has ended the cell, with or without an error."""
@@ -134,10 +137,12 @@ class StuckRankMonitor:
 
     def at_prompt(self, ranks: Iterable[int]) -> dict[int, PromptKind]:
         """Return where ranks wait for the user, by their latest answers; ask these ranks again."""
-        found = {rank: one.prompt for rank, one in self._answers.items() if one.prompt}
+        # a copy: the control channel's thread adds answers while this kernel attaches
+        answers = tuple(self._answers.items())
+        prompts = {rank: answer.prompt for rank, answer in answers if answer.prompt}
         for rank in ranks:
             self._send(rank, StateRequest())
-        return {rank: found[rank] for rank in ranks if rank in found}
+        return {rank: prompts[rank] for rank in ranks if rank in prompts}
 
     def stacks(self, ranks: set[int], wait: Callable[[], None]) -> dict[int, str]:
         """Return the Python stacks of ranks by rank; `wait` processes messages for some time."""

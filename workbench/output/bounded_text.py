@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 MOST_CHARACTERS = 200_000_000
@@ -10,7 +11,7 @@ _PIECES = 4096
 
 
 class BoundedText:
-    """Collects text and drops the middle once it exceeds a limit.
+    """Collects text and drops the middle once it exceeds a limit; threads may share it.
 
     Parameters
     ----------
@@ -25,24 +26,28 @@ class BoundedText:
         self._tail: deque[str] = deque()
         self._sizes = [0, 0]
         self._dropped = 0
+        self._lock = threading.Lock()
 
     def __str__(self) -> str:
         """Return the text, with a note in place of the dropped characters."""
-        self._join()
-        parts = [*self._head, *self._tail]
-        if self._dropped:
+        with self._lock:
+            self._join()
+            parts = [*self._head, *self._tail]
+            dropped, size = self._dropped, len(self._head)
+        if dropped:
             note = (
-                f"\n... {self._dropped:,} characters were dropped: a result keeps at most "
+                f"\n... {dropped:,} characters were dropped: a result keeps at most "
                 f"{2 * self._half:,}. Write long logs to a file on the ranks. ...\n"
             )
-            parts.insert(len(self._head), note)
+            parts.insert(size, note)
         return "".join(parts)
 
     def add(self, *texts: str) -> None:
         """Add text at the end."""
-        self._pieces += texts
-        if len(self._pieces) >= _PIECES:
-            self._join()
+        with self._lock:
+            self._pieces += texts
+            if len(self._pieces) >= _PIECES:
+                self._join()
 
     def _join(self) -> None:
         text = "".join(self._pieces)

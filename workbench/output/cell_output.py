@@ -12,6 +12,8 @@ from workbench.output.shared_messages import SharedMessages
 from workbench.output.sink import Sink, TextSink
 
 _END = float("inf")
+_RECENT_CHARACTERS = 1 << 18
+"""How much of a running cell's text is kept; the text of the ended cell is kept separately."""
 
 
 class CellOutput:
@@ -45,6 +47,8 @@ class CellOutput:
         self._live = SharedMessages(self._known)
         self._final = SharedMessages(self._known)
         self._text = TextSink()
+        self._recent: TextSink | None = TextSink(max_characters=_RECENT_CHARACTERS)
+        """What was shown so far; None after the end."""
         self._sink = sink
         self.written = True
 
@@ -52,6 +56,15 @@ class CellOutput:
     def text(self) -> str:
         """The merged text; in its final order after `finish`."""
         return self._text.text
+
+    @property
+    def recent_text(self) -> str:
+        """The text that was shown so far, in any thread: its beginning and its end if it is long.
+
+        After `finish`, it is `text`.
+        """
+        recent = self._recent
+        return self.text if recent is None else recent.text
 
     def take(self, rank: int, pieces: Iterable[tuple[str, int, str]], now: float) -> None:
         """Add output of a rank.
@@ -81,7 +94,8 @@ class CellOutput:
         """Show a note of the kernel after everything that the ranks have written so far."""
         self.write(_END)
         self._log.note(text)
-        self._sink.note(text)
+        for sink in self._live_sinks():
+            sink.note(text)
 
     def begin_prompt(self) -> None:
         """Show everything received so far; in the final order, it comes before what follows."""
@@ -92,6 +106,8 @@ class CellOutput:
     def end_prompt(self, text: str) -> None:
         """Add a prompt with its answer, which the front end has shown, to the final order."""
         self._log.note(text)
+        if self._recent is not None:
+            self._recent.note(text)
 
     def say(self, text: str) -> None:
         """Show a note of the kernel after the cell has ended."""
@@ -101,14 +117,12 @@ class CellOutput:
         """Write the output that is merged at the time `now`; stop after the time `until`."""
         self.written = True
         for merged in self._merger.ready(now):
-            for shown in self._live.fill(merged):
-                self._sink.put(shown)
+            self._put_live(self._live.fill(merged))
             if time.monotonic() > until:
                 self.written = False
                 break
         if self.written:
-            for shown in self._live.end():
-                self._sink.put(shown)
+            self._put_live(self._live.end())
         self._sink.poll()
         while self.written and (output := self._log.advance()):
             self._order(output)
@@ -126,6 +140,16 @@ class CellOutput:
         self._order_rest()
         for sink in (self._text, self._sink):
             sink.finish()
+        self._recent = None
+
+    def _live_sinks(self) -> list[Sink]:
+        return [self._sink] if self._recent is None else [self._recent, self._sink]
+
+    def _put_live(self, output: Iterable[MergedItem]) -> None:
+        sinks = self._live_sinks()
+        for shown in output:
+            for sink in sinks:
+                sink.put(shown)
 
     def _order_rest(self) -> None:
         for output in self._log.rest():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from workbench.output.bounded_text import BoundedText
+from workbench.output.bounded_text import MOST_CHARACTERS, BoundedText
 from workbench.output.excerpt import DOUBLE, HALF, Excerpt, Size, is_clear, is_update
 from workbench.output.merger import Item, LabelWriter, MergedItem
 from workbench.ranks import label
@@ -43,9 +43,9 @@ class Sink(Protocol):
 class _LabelledText:
     """Output as text; a display is represented by its plain text."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_characters: int = MOST_CHARACTERS) -> None:
         self._writer = LabelWriter()
-        self.text = BoundedText()
+        self.text = BoundedText(max_characters)
 
     def add(self, merged: MergedItem) -> None:
         mark = _mark(merged)
@@ -71,11 +71,18 @@ class TextSink:
     ----------
     poll
         Called several times a second while the cell runs.
+    max_characters
+        The middle of a longer text is dropped while the cell runs.
     """
 
-    def __init__(self, poll: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        poll: Callable[[], object] = lambda: None,
+        *,
+        max_characters: int = MOST_CHARACTERS,
+    ) -> None:
         self._poll = poll
-        self._live = _LabelledText()
+        self._live = _LabelledText(max_characters)
         self._final = _LabelledText()
 
     @property

@@ -162,7 +162,8 @@ class OutputChannel:
         content = {"data": _plain(data), "metadata": _plain(metadata)}
         if display_id is not None:
             # numbered, because ids are random: ranks that do the same send the same
-            number = self._displays.setdefault(display_id, len(self._displays) + 1)
+            with self._lock:  # threads of the cell may display at the same time
+                number = self._displays.setdefault(display_id, len(self._displays) + 1)
             content = {"id": number, "update": update} | content
         # not as ASCII, in which a lone surrogate would reach the notebook
         self.write("display", json.dumps(content, ensure_ascii=False))

@@ -54,6 +54,8 @@ class Sampler:
         self._next_cell = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        """The control thread may start to sample while the main thread ends the cell."""
 
     def ask(self, request: LineSamplesRequest, cell: int | None) -> None:
         """Sample the running cell, or the next one; in the control thread."""
@@ -71,22 +73,24 @@ class Sampler:
 
     def end_cell(self) -> None:
         """Send the samples of the cell before it ends."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        with self._starting:
+            thread, self._thread = self._thread, None
             self._stop.set()
+        if thread is not None and thread.is_alive():  # it may have had no memory to start
             thread.join()
 
     def _start(self, cell: int, seconds: float) -> None:
-        if self._thread is not None and self._thread.is_alive():
-            return
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(cell, seconds, self._stop),
-            name="workbench-sampler",
-            daemon=True,
-        )
-        self._thread.start()
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            self._stop = threading.Event()
+            self._thread = threading.Thread(
+                target=self._run,
+                args=(cell, seconds, self._stop),
+                name="workbench-sampler",
+                daemon=True,
+            )
+            self._thread.start()
 
     def _run(self, cell: int, seconds: float, stop: threading.Event) -> None:
         loop = self._recorder.loop

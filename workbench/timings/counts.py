@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import numpy as np
@@ -24,6 +25,8 @@ class Counts:
     """
 
     def __init__(self) -> None:
+        self._changing = threading.Lock()
+        """Records may arrive while the end of their cell is noted in another thread."""
         self._dropped: dict[int, int] = {}
         self._arrived: dict[tuple[int, int], int] = {}
         self._iterations: dict[tuple[int, int], int] = {}
@@ -39,6 +42,17 @@ class Counts:
 
     def add(self, batch: Batch) -> None:
         """Count the records of a batch, which is not empty."""
+        with self._changing:
+            self._add(batch)
+
+    def end_cell(self, cell: int, sent: dict[int, int]) -> None:
+        """Note how many records of a cell each rank has sent."""
+        with self._changing:
+            for rank, count in sent.items():
+                self._sent[cell, rank] = count
+                self._find_missing((cell, rank))
+
+    def _add(self, batch: Batch) -> None:
         ranks, cells = batch.ranks.tolist(), batch.cells.tolist()
         keys = list(zip(cells, ranks, strict=True))
         for key, count in Counter(keys).items():
@@ -58,12 +72,6 @@ class Counts:
         if len(inside):
             newest = int(inside[-1])
             self.newest = cells[newest], ranks[newest], int(batch.ends[newest])
-
-    def end_cell(self, cell: int, sent: dict[int, int]) -> None:
-        """Note how many records of a cell each rank has sent."""
-        for rank, count in sent.items():
-            self._sent[cell, rank] = count
-            self._find_missing((cell, rank))
 
     def _find_missing(self, key: tuple[int, int]) -> None:
         """Count the records of a cell and rank that were sent and have not arrived."""

@@ -71,6 +71,8 @@ class RunStorage:
         self._verdict: Verdict | None = None
         """The newest verdict, until it is written."""
         self._closing = False
+        self._ended = False
+        """Whether the thread writes nothing more, so that `flush` must not wait for it."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -127,7 +129,8 @@ class RunStorage:
             self._requested += 1
             mine = self._requested
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: self._done >= mine, timeout_s)
+            self._changed.wait_for(lambda: self._done >= mine or self._ended, timeout_s)
+            return self._done >= mine
 
     def write_verdict(self, verdict: Verdict) -> None:
         """Write the verdict of a cell with the next rows; now if no thread will."""
@@ -170,6 +173,7 @@ class RunStorage:
                 self._try(self._write_verdict, _NO_VERDICT)
             with self._changed:
                 self._done = requested
+                self._ended = closing
                 self._changed.notify_all()
         if self._writer is not None:
             self._try(self._writer.close, _NOT_WRITTEN)

@@ -38,8 +38,10 @@ class Summary:
 
     Attributes
     ----------
-    first_iteration, iteration
-        Numbers of the first and the latest iteration in the figures, or -1.
+    iteration
+        Number of the latest iteration, or -1.
+    first_iteration, last_iteration
+        Numbers of the first and the last iteration in the figures, or -1.
     iterations
         Number of iterations in the figures.
     left_out
@@ -110,11 +112,12 @@ class Summary:
     slowest_excess_us: float | None
     progress: TrainingProgress
     first_iteration: int = -1
+    last_iteration: int = -1
 
     @property
     def scope(self) -> str:
         """Which iterations the figures are about, such as ``"iterations 230 to 329"``."""
-        return iterations_text(self.first_iteration, self.iteration)
+        return iterations_text(self.first_iteration, self.last_iteration)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -162,6 +165,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         slowest_excess_us=excess,
         progress=progress(whole, rows),
         first_iteration=int(rows["iteration"].min()) if len(rows) else -1,
+        last_iteration=int(rows["iteration"].max()) if len(rows) else -1,
     )
 
 

@@ -88,8 +88,8 @@ class ClusterSource:
         self._first_start: dict[int, int] = {}
         self._late: list[StragglerEntry] = []
         self._so_far, self._counted = SoFar(), 0
-        self._adding = threading.Lock()
-        """The view's thread and the notebook's both read the summary."""
+        self._changing = threading.Lock()
+        """Held while what is known of a run is changed, since several threads read the timings."""
         self._nominal = NominalRate(cluster)
         self._listeners: list[Callable[[], None]] = []
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -162,7 +162,9 @@ class ClusterSource:
 
     def _progress(self, timings: Timings, newest: Rows) -> str | Unknown:
         """Return how far the training is; reads only rows that have arrived since the last call."""
-        with self._adding:
+        with self._changing:
+            if timings is not self._timings:  # another thread has seen the start of a new run
+                return NO_ITERATION
             while self._counted < len(timings):
                 end = self._counted + _MOST_NEW_ROWS
                 first, rows = timings.read(self._counted, end, aligned=False)
@@ -198,14 +200,15 @@ class ClusterSource:
         """Return the rows of the iterations nearest before `iteration`."""
         timings = self._current()
         first = iteration - max_rows // max(1, self._cluster.n)
-        return RowWindow(len(timings), self._data(timings.between(first, iteration - 1)))
+        return RowWindow(len(timings), self._data(timings, timings.between(first, iteration - 1)))
 
     def window(self, max_rows: int) -> RowWindow:
         """Return the newest rows, of complete iterations only."""
         timings = self._current()
         total = len(timings)
         first, rows = timings.read(max(0, total - max_rows - self._cluster.n))
-        return RowWindow(total, self._data(_complete(rows, max_rows) if first else rows))
+        shown = _complete(rows, max_rows) if first else rows
+        return RowWindow(total, self._data(timings, shown))
 
     def since(self, cursor: int) -> RowWindow | None:
         """Return the rows received after `cursor`; None if they belong to another run."""
@@ -216,7 +219,7 @@ class ClusterSource:
             return None
         # Include earlier rows of other ranks: waiting times need all ranks of an iteration.
         news = rows["iteration"][cursor - first :]
-        return RowWindow(total, self._data(rows[np.isin(rows["iteration"], news)]))
+        return RowWindow(total, self._data(timings, rows[np.isin(rows["iteration"], news)]))
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when a cell begins or ends or rows arrive; return an unsubscriber."""
@@ -226,16 +229,20 @@ class ClusterSource:
 
     def _current(self) -> Timings:
         timings = self._cluster.timings
-        if timings is not self._timings:
-            self._timings = timings
-            self._run = next(self._runs)
-            self._first_start = {}
-            self._late = []
-            self._so_far, self._counted = SoFar(), 0
-            self._nominal = NominalRate(self._cluster)
-            self._unsubscribe()
-            self._unsubscribe = timings.subscribe(self._notify)
-        return timings
+        if timings is self._timings:
+            return timings
+        with self._changing:
+            timings = self._cluster.timings
+            if timings is not self._timings:  # otherwise another thread has changed the run
+                self._run = next(self._runs)
+                self._first_start = {}
+                self._late = []
+                self._so_far, self._counted = SoFar(), 0
+                self._nominal = NominalRate(self._cluster)
+                self._unsubscribe()
+                self._unsubscribe = timings.subscribe(self._notify)
+                self._timings = timings  # last, since other threads compare it without the lock
+            return timings
 
     def _notify(self) -> None:
         for listener in tuple(self._listeners):
@@ -250,8 +257,10 @@ class ClusterSource:
         )
         found = [_straggler(row) for row in stragglers.find(rows) if row["how_often"] != _ONCE]
         if not selected:
-            found = [self._extended(one) for one in found]
-            self._late = found
+            with self._changing:
+                if timings is self._timings:  # otherwise they would be those of the new run
+                    found = [self._extended(one) for one in found]
+                    self._late = found
         return tuple(sorted(found, key=lambda one: -one.last_iteration)[:MOST_STRAGGLERS])
 
     def _extended(self, late: StragglerEntry) -> StragglerEntry:
@@ -270,17 +279,22 @@ class ClusterSource:
             return "waiting"
         return "running" if timings.running else "ended"
 
-    def _data(self, rows: Rows) -> NDArray[np.float32]:
+    def _first_starts(self, timings: Timings) -> dict[int, int]:
+        """Return when each rank began; an empty dict if another thread has begun a new run."""
+        with self._changing:
+            return self._first_start if timings is self._timings else {}
+
+    def _data(self, timings: Timings, rows: Rows) -> NDArray[np.float32]:
         rows = rows[np.lexsort((rows["rank"], rows["iteration"]))]
         ranks, first = np.unique(rows["rank"], return_index=True)
-        for rank, start in zip(ranks.tolist(), rows["start_ns"][first].tolist(), strict=True):
-            self._first_start.setdefault(rank, start)
+        first_start = self._first_starts(timings)
+        oldest = zip(ranks.tolist(), rows["start_ns"][first].tolist(), strict=True)
+        starts = np.array([first_start.setdefault(rank, start) for rank, start in oldest], np.int64)
         table = columns(rows)
         hidden = rows["overlapped_ns"] / 1e3
         table["overlapped_us"] = np.where(np.isnan(table["exposed_us"]), np.nan, hidden)
         table["left_out"] = untypical(rows)
-        table |= _logged(self._current(), rows)
-        starts = np.array([self._first_start[rank] for rank in ranks.tolist()], np.int64)
+        table |= _logged(timings, rows)
         begins = starts[np.searchsorted(ranks, rows["rank"])]
         # Each rank by its own clock, because the clocks of VMs differ.
         table["end_s"] = (rows["start_ns"] + rows["iteration_ns"] - begins) / 1e9

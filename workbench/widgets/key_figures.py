@@ -58,6 +58,8 @@ def key_figures(
         dropped=timings.dropped,
         notes=notes(found),
         transport=_transport(cluster),
+        first_iteration=found.first_iteration if found.first_iteration >= 0 else NO_ITERATION,
+        last_iteration=found.last_iteration if found.last_iteration >= 0 else NO_ITERATION,
     )
 
 

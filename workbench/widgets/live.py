@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -51,15 +52,19 @@ class LiveView:
         self._saved: tuple[int, str] | None = None
         self._saved_at = 0.0
         self._save_lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        """A cell and a request of the panel may start or close the view at the same time."""
 
     def close(self) -> None:
         """Stop updating; the last state remains visible."""
-        if self._stream is None:
-            return
-        get_ipython().events.unregister("post_run_cell", self._on_cell_end)
-        self._stream.close()
-        self._on_cell_end(None)
-        self._stream = None
+        with self._start_lock:
+            if self._stream is None:
+                return
+            with contextlib.suppress(ValueError):  # an earlier call was interrupted after this
+                get_ipython().events.unregister("post_run_cell", self._on_cell_end)
+            self._stream.close()
+            self._on_cell_end(None)
+            self._stream = None
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the current output in all its formats."""
@@ -82,25 +87,29 @@ class LiveView:
 
     def _start(self) -> None:
         shell = get_ipython()
-        if self._stream is not None or getattr(shell, "kernel", None) is None:
+        if getattr(shell, "kernel", None) is None:
             return
-        self._cell = cell_parent(shell, shell.kernel)
-        # Each page creates its own end, so that a page reloaded in the middle of a cell
-        # receives messages as well.
-        comm_id = f"timings-{self._view_id}"
-        self._comm = PreopenedComm(shell.kernel, COMM_TARGET, comm_id, self._on_request)
-        self._stream = Stream(self._source, self._send, self._save_periodically)
-        self._stream.start()
-        shell.events.register("post_run_cell", self._on_cell_end)
+        with self._start_lock:
+            if self._stream is not None:
+                return
+            self._cell = cell_parent(shell, shell.kernel)
+            # Each page creates its own end, so that a page reloaded in the middle of a cell
+            # receives messages as well.
+            comm_id = f"timings-{self._view_id}"
+            self._comm = PreopenedComm(shell.kernel, COMM_TARGET, comm_id, self._on_request)
+            self._stream = Stream(self._source, self._send, self._save_periodically)
+            self._stream.start()
+            shell.events.register("post_run_cell", self._on_cell_end)
 
     def _make_widget(self) -> None:
-        if self._widget is not None or self._stream is None:
-            return
-        # Imported here because it loads the widget libraries.
-        from workbench.widgets.anywidget_view import make_widget
+        with self._start_lock:
+            if self._widget is not None or self._stream is None:
+                return
+            # Imported here because it loads the widget libraries.
+            from workbench.widgets.anywidget_view import make_widget
 
-        self._widget = make_widget(self._snapshot)
-        self._widget.on_msg(self._on_widget)
+            self._widget = make_widget(self._snapshot)
+            self._widget.on_msg(self._on_widget)
 
     def _send(self, message: ViewMessage) -> None:
         self._send_to_page(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from workbench.widgets.live import LiveView
@@ -29,7 +30,8 @@ class ReplayView:
         self.replay = replay
         self._view = LiveView(ReplaySource(replay))
         self._unsubscribe: Any = lambda: None
-        self._shown_s = 0.0
+        self._updating = threading.local()
+        """Per thread, whether it shows the position: such a change is no request of the user."""
 
     def __repr__(self) -> str:
         return repr(self.replay)
@@ -76,14 +78,17 @@ class ReplayView:
         return ipywidgets.VBox([ipywidgets.HBox(bar), self._label])
 
     def _seek(self, change: dict[str, Any]) -> None:
-        if change["new"] != self._shown_s:  # moved by the user
+        if not getattr(self._updating, "active", False):  # moved by the user
             self.replay.seek(change["new"])
 
     def _update(self) -> None:
         """Show the position; called from any thread."""
         clock, ended = self.replay.clock, self.replay.state == "stopped"
-        self._shown_s = position_s = clock.position_s
-        self._position.value = position_s
+        self._updating.active = True
+        try:
+            self._position.value = clock.position_s
+        finally:
+            self._updating.active = False
         playing = clock.playing and not ended
         self._play.description = "Pause" if playing else "Play"
         self._play.icon = "pause" if playing else "play"

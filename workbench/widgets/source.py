@@ -111,6 +111,8 @@ class KeyFigures:
     ----------
     iteration
         Number of the newest iteration.
+    first_iteration, last_iteration
+        Numbers of the first and the last iteration that the figures are about.
     iterations_per_s, iteration_us, exposed_us, busbw_gbps
         Means over the newest iterations and the ranks; see `timings.Summary`.
     exposed_share
@@ -153,6 +155,8 @@ class KeyFigures:
     notes: tuple[str, ...] = ()
     transport: str | Unknown = NOT_REPORTED
     progress: str | Unknown = NOT_REPORTED
+    first_iteration: float | Unknown = NOT_REPORTED
+    last_iteration: float | Unknown = NOT_REPORTED
 
 
 @dataclass(frozen=True)

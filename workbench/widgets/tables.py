@@ -57,8 +57,11 @@ def figures_line(summary: KeyFigures) -> str:
             f"{_figure(summary.queued_us, 2, 1e-3)}, transfer "
             f"{_figure(summary.transfer_us, 2, 1e-3)} ms"
         )
+    scope, first, last = "", summary.first_iteration, summary.last_iteration
+    if not (isinstance(first, Unknown) or isinstance(last, Unknown)):
+        scope = f"{iterations_text(int(first), int(last))}: "
     return (
-        f"iteration {_figure(summary.iteration)}, {_figure(summary.iterations_per_s, 1)} it/s, "
+        f"{scope}{_figure(summary.iterations_per_s, 1)} it/s, "
         f"{_figure(summary.iteration_us, 2, 1e-3)} ms; "
         f"exposed {_figure(summary.exposed_us, 2, 1e-3)} ms "
         f"({_figure(summary.exposed_share, 0, 100)} %{parts}); "

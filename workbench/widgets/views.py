@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from html import escape
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,6 +23,8 @@ _TABLE_ROWS = 1 << 16
 _HEAD = ("saving per iteration", "cause", "evidence", "cure")
 _NO_CAUSE = "Nothing visible here slows down this training by 1 % or more."
 _live_views: WeakKeyDictionary[Cluster, LiveView] = WeakKeyDictionary()
+_live_views_lock = threading.Lock()
+"""A cell and a request of the panel may open views at the same time."""
 
 
 def timings_view(cluster: Cluster, view: str) -> Any:
@@ -31,20 +34,22 @@ def timings_view(cluster: Cluster, view: str) -> Any:
         return cluster.timings.to_frame()
     if view == "summary":
         return TimingsSummary(ClusterSource(cluster))
-    _close_old_views(cluster)
-    # One view, and so one stream, per cluster; several cells may show it.
-    return _live_views.setdefault(cluster, LiveView(ClusterSource(cluster)))
+    with _live_views_lock:
+        old_views = _remove_old_views(cluster)
+        # One view, and so one stream, per cluster; several cells may show it.
+        live_view = _live_views.setdefault(cluster, LiveView(ClusterSource(cluster)))
+    for old_view in old_views:
+        old_view.close()
+    return live_view
 
 
-def _close_old_views(cluster: Cluster) -> None:
-    """Close the views of other clusters that were stopped: each has a thread of its own.
+def _remove_old_views(cluster: Cluster) -> list[LiveView]:
+    """Remove and return the views of other clusters that were stopped; each has a thread.
 
     The last view is kept, because a stopped cluster may be started again.
     """
-    for other, view in tuple(_live_views.items()):
-        if other is not cluster and other.timings.closed:
-            view.close()
-            del _live_views[other]
+    old = [other for other in _live_views if other is not cluster and other.timings.closed]
+    return [_live_views.pop(other) for other in old]
 
 
 class TimingsSummary:

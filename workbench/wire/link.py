@@ -8,6 +8,7 @@ through ipyparallel's signed channel. Each socket is used by one thread only.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -25,6 +26,7 @@ from workbench.wire.address import Address as Address
 from workbench.wire.message import Encoder, Message
 from workbench.wire.socket_thread import SocketThread
 
+_log = logging.getLogger(__name__)
 _SEND_MS = 200
 """How long a thread waits to send before it checks whether its socket is being closed."""
 _NO_MEMORY_S = 5.0
@@ -56,7 +58,8 @@ class Inbox(SocketThread):
     interface
         Address on which to listen; the port is chosen.
     on_error
-        Called with a `WireError` for a message that cannot be read.
+        Called with a `WireError` for a message that cannot be read or handled; its cause is the
+        exception. By default, both are logged.
     after
         Called after the messages that have arrived together; with many peers, more of them
         arrive together, because the inbox waits some milliseconds for others.
@@ -75,14 +78,14 @@ class Inbox(SocketThread):
         handler: Callable[[int, Message], None],
         *,
         interface: str = "127.0.0.1",
-        on_error: Callable[[WireError], None] = lambda _: None,
+        on_error: Callable[[WireError], None] | None = None,
         after: Callable[[], None] | None = None,
         name: str = "inbox",
         state: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(zmq.ROUTER)
         self._handler = handler
-        self._on_error = on_error
+        self._on_error = _log_error if on_error is None else on_error
         self._after = after
         self._known = _KnownKeys()
         self._auth = ThreadAuthenticator(self._context)
@@ -186,7 +189,14 @@ class Inbox(SocketThread):
         except WireError as error:
             self._on_error(error)
         except Exception as error:  # noqa: BLE001 - one message must not end the thread
-            self._on_error(WireError(f"{what}: failed, {error!r}."))
+            failure = WireError(f"{what}: failed, {error!r}.")
+            failure.__cause__ = error
+            self._on_error(failure)
+
+
+def _log_error(error: WireError) -> None:
+    """Log an error that no other code reports, with the traceback of its cause."""
+    _log.error("%s", error, exc_info=error)
 
 
 class Outbox(SocketThread):

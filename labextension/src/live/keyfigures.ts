@@ -40,12 +40,13 @@ export class KeyFiguresBar {
   /**
    * Show the figures of the newest iterations, or of a selection.
    *
-   * @param first - the first iteration of the selection.
+   * @param first - the first iteration of the selection; null for the newest ones.
    */
   update(summary: ISummary, first: number | null = null): void {
-    const from = first === null ? '' : `${count(first)}–`;
-    show(this._iteration, summary.iteration, last => ({
-      value: `${from}${count(last)}`,
+    const from = numberOf(first ?? summary.first_iteration ?? NaN);
+    const to = first === null ? summary.last_iteration : undefined;
+    show(this._iteration, to ?? summary.iteration, last => ({
+      value: from < last ? `${count(from)}–${count(last)}` : count(last),
       unit: ''
     }));
     show(this._rate, summary.iterations_per_s, inUnit(digits, 'it/s'));

@@ -75,6 +75,9 @@ export interface IRankPlace {
 /** The key figures of a run: means over its newest iterations and the ranks. */
 export interface ISummary {
   iteration: Known<number>;
+  /** The range of the means; absent in outputs of earlier versions. */
+  first_iteration?: Known<number>;
+  last_iteration?: Known<number>;
   iterations_per_s: Known<number>;
   iteration_us: Known<number>;
   exposed_us: Known<number>;

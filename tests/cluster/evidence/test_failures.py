@@ -9,7 +9,7 @@ import pytest
 from bundles import BundleFile, completed
 from clusters import quiet, training
 from disks import fill, small_disk
-from timers import FAR_S, when
+from timers import FAR_S, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -162,12 +162,15 @@ def test_an_error_of_the_source_leaves_no_file(pair, source):
 
 
 def test_on_demand_while_a_cell_runs(pair, tmp_path):
-    """`Cluster.bundle` does not wait for the cell, and says where each rank is."""
-    future = pair.run_in_background("import time\nwhile True: time.sleep(0.01)", sink=TextSink())
+    """`Cluster.bundle` does not wait for the cell; it has the ranks' places and the output."""
+    source, sink = "print('under way')\nimport time\nwhile True: time.sleep(0.01)", TextSink()
+    future = pair.run_in_background(source, sink=sink)
     try:
         given = tmp_path / "here.zip"
         while "in cell" not in BundleFile(pair.bundle(given))["stacks.txt"]:
             pass
+        assert eventually(lambda: "under way" in sink.text)
+        assert "] under way\n" in BundleFile(pair.bundle(given))["output.txt"]
         assert pair.bundle() == evidence_file(pair.timings.path, "now")
     finally:
         future.interrupt()

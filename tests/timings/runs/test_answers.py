@@ -106,9 +106,11 @@ def test_a_cluster_leaves_its_run():
     """What a real training took is opened by the cluster's name after its end."""
     with wb.Cluster(n=2) as cluster:
         quiet(cluster, training(6))
+        assert eventually((cluster.timings.path / "run.json").exists)
         assert wb.open_run(cluster.name).state == "running"
         assert eventually(lambda: cluster.timings.clocks.current.ranks == [0, 1])
         pids = [info.pid for info in cluster.ranks]
+    assert eventually(lambda: [run.state for run in wb.list_runs()] == ["ended"])
     run = wb.open_run(cluster.name)
     # who waited too: all ranks of one machine read its clock, about which pings report nothing new
     assert run.to_frame().equals(cluster.timings.to_frame())

@@ -8,7 +8,7 @@ from dataclasses import replace
 import disks
 import pytest
 from recorded_training import record, same, warned
-from timers import eventually
+from timers import FAR_S, eventually
 
 import workbench as wb
 from workbench.timings.storage import RunStorage
@@ -159,6 +159,18 @@ def test_a_disk_that_never_answers_is_waited_for_once(tmp_path):
     answer.set()
     storage.close()
     assert len(wb.open_run(storage.path)) == 1
+
+
+def test_nothing_waits_for_a_run_that_has_ended(tmp_path):
+    """A cell that ends after the cluster was stopped finds that nothing more is written."""
+    store = Store()
+    store.add(0, record(0))
+    storage = RunStorage(store, store.read)
+    storage.begin({"cluster": "local-1"}, tmp_path)
+    storage.close()
+    before = time.monotonic()
+    assert not storage.flush(FAR_S)
+    assert time.monotonic() - before < FAR_S / 2
 
 
 def test_what_the_disk_never_took_is_said_in_the_run(training, small_disk):

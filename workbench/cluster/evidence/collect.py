@@ -57,12 +57,14 @@ def known(state: ClusterState, processes: ClusterProcesses, scene: Scene) -> Bun
     ranks.add_ranks(bundle, processes, scene.states, scene.earlier, scene.lost)
     if error is not None:
         # those of the run include ranks that were only freed: where they waited
-        errors = {} if run is None else {r: e for r, e in run.errors.items() if r >= 0}
-        ranks.add_errors(bundle, errors, str(error.args[0]))
+        # a copy: the cell's thread adds errors
+        errors = () if run is None else tuple(run.errors.items())
+        of_ranks = {rank: rank_error for rank, rank_error in errors if rank >= 0}
+        ranks.add_errors(bundle, of_ranks, str(error.args[0]))
     else:
         bundle.miss("error.txt", "no cell had failed when this was written")
     if run is not None:
-        ranks.add_output(bundle, run.output.text)
+        ranks.add_output(bundle, run.output.recent_text)
     else:
         bundle.miss("output.txt", "no cell runs")
     bundle.miss("source.py", _SOURCE)

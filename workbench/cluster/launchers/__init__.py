@@ -28,7 +28,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -98,24 +98,32 @@ class Connection:
     socket: socket.socket
     process: detached.Process | None = None
     log: IO[bytes] | None = None
+    _using_log: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """The I/O thread closes the log while other threads may read it."""
 
     def said(self) -> list[str]:
         """Return the last lines of the log."""
-        log = self.log
-        if log is None:
-            return []
-        try:
-            log.seek(max(0, log.seek(0, 2) - _LOG_BYTES))
-            return log.read().decode("utf-8", "replace").splitlines()
-        except ValueError:  # another thread has closed it
-            return []
+        with self._using_log:
+            return self._read_log()
 
     def close_log(self) -> list[str]:
         """Close the log, and return its last lines."""
-        lines, log, self.log = self.said(), self.log, None
-        if log is not None:
-            log.close()
-        return lines
+        with self._using_log:
+            lines = self._read_log()
+            if self.log is not None:
+                self.log.close()
+                self.log = None
+            return lines
+
+    def _read_log(self) -> list[str]:
+        """Return the last lines of the log; `_using_log` is held."""
+        if self.log is None:
+            return []
+        # the process may write through the same open file, from its position: reading must not
+        # move that position, or the process would overwrite what it has written
+        number = self.log.fileno()
+        start = max(0, os.fstat(number).st_size - _LOG_BYTES)
+        return os.pread(number, _LOG_BYTES, start).decode("utf-8", "replace").splitlines()
 
 
 @dataclass(frozen=True)

@@ -96,12 +96,27 @@ class _Run:
     agents: Sequence[AgentStart]
     ready: dict[str, set[str]] = field(default_factory=dict)
     failed: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _using_log: threading.Lock = field(default_factory=threading.Lock)
+    """A thread that stops the cluster closes the log, while another may start ranks."""
+
+    def close_log(self) -> None:
+        """Close the log; `read` then raises `StartFailed`."""
+        with self._using_log:
+            self.log.close()
 
     def read(self) -> str:
-        """Read what was printed so far, and return what is not about slots."""
-        self.log.seek(0)
+        """Read what was printed so far, and return what is not about slots.
+
+        Raise `StartFailed` if another thread has released the launcher.
+        """
+        with self._using_log:
+            if self.log.closed:
+                raise StartFailed("the cluster was stopped while mpiexec started its agents")
+            # mpiexec writes from the same file position, which reading must not move: mpiexec
+            # would overwrite what it has written
+            text = os.pread(self.log.fileno(), _LOG_BYTES, 0).decode("utf-8", "replace")
         others = []
-        for line in self.log.read(_LOG_BYTES).decode("utf-8", "replace").splitlines():
+        for line in text.splitlines():
             # options of the user's may have mpiexec print something before it
             at = max(line.find(_READY), line.find(_FAILED), 0)
             mark, *words = line[at:].split(" ", 3)
@@ -254,7 +269,7 @@ class MpiLauncher(SshLauncher):
 
     def release(self) -> None:
         """End what is left of each mpiexec; most have ended with their agents."""
-        for run in self._runs:
+        for run in tuple(self._runs):
             for number in (None, signal.SIGTERM, signal.SIGKILL):
                 if number is not None:
                     with contextlib.suppress(ProcessLookupError):
@@ -262,7 +277,7 @@ class MpiLauncher(SshLauncher):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     run.process.wait(_END_S)
                     break
-            run.log.close()
+            run.close_log()
         self._runs.clear()
 
 

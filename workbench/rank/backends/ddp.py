@@ -33,6 +33,7 @@ if not dist.is_available():
 
 _BREAK_S = 5.0
 _BREAK_PERIOD_S = 0.1
+_ABORTED = "the ranks were asked to stop forming it"
 _WAIT_FILES = (
     "torch/distributed/",
     "torch/autograd/graph.py",
@@ -58,8 +59,9 @@ class DDPBackend(Backend):
         self._groups = ProcessGroups(recorder, self._models.moved)
         self._store: Any = None
         """The server at which the ranks of the ring connect, in rank 0."""
-        self._aborted = ""
-        """The ring that is not to be formed any more, which this rank may not have begun to."""
+        self._aborted: str | None = None
+        """The ring that is not to be formed any more, which this rank may not have begun to; empty
+        for the one that is being formed, and None for none."""
         self._counted = self._finished = (0, dict[str, int]())
         """How many collectives each group had started: last, and when all of them were finished.
 
@@ -113,11 +115,11 @@ class DDPBackend(Backend):
         """
         os.environ.update(environment)
         name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-        aborted, self._aborted = self._aborted, ""
+        aborted, self._aborted = self._aborted, None
         if name == aborted:  # the other ranks have given up to wait for this one
-            raise RingNotFormed("the ranks were asked to stop forming it")
+            raise RingNotFormed(_ABORTED)
         try:
-            total = self._groups.form(name)
+            total = self._groups.form(name, self._check_aborted)
         except (RuntimeError, OSError) as error:  # also torch.distributed's own
             self.shutdown_ring(peer_lost=True)
             raise RingNotFormed(str(error)) from None
@@ -189,18 +191,21 @@ class DDPBackend(Backend):
         destroyed, groups = self._groups.destroyed, self._groups.names()
         started = {name: _started(group) for name, group in groups.items()}
         before, self._counted = self._counted, (destroyed, started)
-        numbers = {name: number_of(group) for name, group in groups.items()}
+        numbers: dict[str, int] = {}
         submitted: dict[int, int] = {}
-        for name, count in started.items():
-            submitted[numbers[name]] = submitted.get(numbers[name], 0) + count
+        for name, group in groups.items():
+            with _unless_destroyed():
+                number = numbers[name] = number_of(group)
+                submitted[number] = submitted.get(number, 0) + started[name]
         operations: dict[Any, tuple[str, int]]
         operations = {key: (name, 0) for key, name in torch_waits.unfinished().items()}
         if (destroyed, started) == self._finished:
             return Pending(submitted, operations, frozenset(operations))
-        for name, group in groups.items():
-            if numbers[name]:
-                ranks = tuple(dist.get_process_group_ranks(group))
-                self._recorder.members[numbers[name]] = ranks
+        for name, number in numbers.items():
+            if number:
+                with _unless_destroyed():
+                    ranks = tuple(dist.get_process_group_ranks(groups[name]))
+                    self._recorder.members[number] = ranks
         unfinished = self._unfinished()
         if not unfinished and before == (destroyed, started):  # PyTorch counts before it records
             self._finished = before
@@ -239,6 +244,11 @@ class DDPBackend(Backend):
             frame = frame.f_back
         return UNIDENTIFIED, number
 
+    def _check_aborted(self) -> None:
+        """Raise an error if the ring was aborted before `_abort_init` saw that it is formed."""
+        if self._aborted in {"", self._groups.sockets.name}:
+            raise RingNotFormed(_ABORTED)
+
     def _unfinished(self) -> list[flight_recorder.Recorded]:
         return flight_recorder.unfinished(gpu=not self._recorder.capturing)
 
@@ -248,6 +258,11 @@ class DDPBackend(Backend):
             sockets.shut_down()  # repeatedly, since further connections may be opened
             self._groups.abort_on_gpu()
             time.sleep(_BREAK_PERIOD_S)
+
+
+def _unless_destroyed() -> contextlib.suppress:
+    """Ignore the errors about a group that the main thread destroys during the body."""
+    return contextlib.suppress(KeyError, ValueError, RuntimeError)
 
 
 def _started(group: Any) -> int:

@@ -78,7 +78,7 @@ class DDPHooks(Hooks):
         Communication hooks stay registered: DDP offers no way to replace them.
         """
         super().remove()
-        for model in self._models.values():
+        for model in tuple(self._models.values()):  # a finalizer may remove one at any time
             model.release()
         if not self._models:
             self._registration.remove()
@@ -136,7 +136,7 @@ class DDPHooks(Hooks):
         """Return what is known of a model, by its reducer."""
         key = id(reducer)
         if key not in self._models:
-            taken = {model.number for model in self._models.values()}
+            taken = {model.number for model in tuple(self._models.values())}
             number = next(number for number in itertools.count() if number not in taken)
             self._models[key] = _Model(number, reducer, self._submitted)
             weakref.finalize(reducer, self._models.pop, key, None).atexit = False

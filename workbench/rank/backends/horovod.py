@@ -48,6 +48,7 @@ _SHUTDOWN_S = 1.0
 """How long Horovod's shutdown may take before the sockets of the ring are shut down."""
 _BREAK_S = 5.0
 _BREAK_PERIOD_S = 0.1
+_ABORTED = "the ranks were asked to stop forming it"
 _SYNCHRONIZE = mpi_ops.synchronize.__code__
 """Of the function in which every wait for a collective ends."""
 _WITHOUT_TENSOR = (mpi_ops.barrier.__code__, mpi_ops.join.__code__)
@@ -80,6 +81,9 @@ class HorovodBackend(Backend):
         self._tensorflow = HorovodTensorFlow(recorder)
         self._ring = RingSockets()
         self._thread = HorovodThread(self._thread_ended)
+        self._aborted: str | None = None
+        """The ring that is not to be formed any more, which this rank may not have begun to; empty
+        for the one that is being formed, and None for none."""
         self._shutdown = threading.Lock()
         """Horovod's shutdown joins its thread; two concurrent calls would wait forever."""
 
@@ -123,7 +127,10 @@ class HorovodBackend(Backend):
         """
         os.environ.update({**shared, **_own_settings(), **environment})
         mpi = mpi_controller.is_used()  # whose ring has no sockets that could be shut down
+        aborted, self._aborted = self._aborted, None
         if not mpi:
+            if aborted == environment["HOROVOD_GLOO_RENDEZVOUS_PORT"]:
+                raise RingNotFormed(_ABORTED)  # the other ranks no longer wait for this one
             with self._shutdown:  # a running shutdown belongs to the previous ring
                 self._ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
         ring = self._ring
@@ -134,6 +141,9 @@ class HorovodBackend(Backend):
             mpi_controller.start_mpi()
         try:
             with nullcontext() if mpi else ring:
+                # `_abort_init` ends if it does not see yet that the ring is being formed
+                if not mpi and self._aborted in {"", ring.name}:
+                    raise RingNotFormed(_ABORTED)
                 with starts():
                     _init()
                 one = torch.ones(1, dtype=torch.float32, device="cpu")
@@ -165,7 +175,8 @@ class HorovodBackend(Backend):
         optimizers.discard_handles(things)
 
     def abort_init(self, ring: str) -> None:
-        """Shut down the sockets of a ring that is being formed or left, in a thread."""
+        """Shut down the sockets of a ring that is being formed or left, or never form it."""
+        self._aborted = ring
         in_thread(self._abort_init, ring)
 
     def release(self, *, peer_lost: bool) -> None:
@@ -295,6 +306,8 @@ class HorovodBackend(Backend):
         ring = self._ring
         with self._shutdown:
             if ring is not self._ring or ring.forming or not mpi_ops.is_initialized():
+                return
+            if self._thread.is_alive():  # a cell has initialized Horovod again since
                 return
             ring.shut_down()
         self._end_lost(ring)

@@ -136,13 +136,22 @@ class ProcessGroups:
         torch_waits.install()
         self._earlier.install()
 
-    def form(self, ring: str) -> float:
-        """Form the group of a ring, and check it with a first collective."""
+    def form(self, ring: str, check: Callable[[], None] = lambda: None) -> float:
+        """Form the group of a ring, and check it with a first collective.
+
+        Parameters
+        ----------
+        ring
+            Identifies the ring.
+        check
+            Called when `sockets` counts as forming; raises an error if it must not be formed.
+        """
         self.sockets = RingSockets(ring, listeners=False)
         self._inits = 0
         flight_recorder.enable()
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         with self.sockets:
+            check()
             # PyTorch tries for long, although the store already listens unless rank 0 has ended
             socket.create_connection((address, port), FORM_S).close()
             self._store = dist.TCPStore(
@@ -166,9 +175,11 @@ class ProcessGroups:
         if not (torch.cuda.is_available() and _has_nccl()):
             return
         for group in self.names().values():
-            if gpu in group._device_types and hasattr(found := group._get_backend(gpu), "abort"):
-                with contextlib.suppress(RuntimeError):  # destroyed meanwhile
-                    found.abort()
+            with contextlib.suppress(RuntimeError):  # destroyed meanwhile
+                if gpu in group._device_types:
+                    found = group._get_backend(gpu)
+                    if hasattr(found, "abort"):
+                        found.abort()
 
     def end(self) -> None:
         """Leave all groups, without waiting for other ranks."""

@@ -28,18 +28,20 @@ class CommunicationThreads:
     def find(self) -> None:
         """Find the threads that were started since `begin`."""
         python = {thread.native_id for thread in threading.enumerate()}
-        self._used_ns = {}
+        used_ns = {}
         for tid in set(_threads()) - self._before - python:
             with contextlib.suppress(OSError):  # it has ended
                 if not (_TASKS / str(tid) / "comm").read_text().startswith(_OTHERS):
-                    self._used_ns[tid] = 0
+                    used_ns[tid] = 0
+        self._used_ns = used_ns  # last, since another thread may be in `cpu_ns`
 
     def cpu_ns(self) -> int:
         """Return the CPU time of all of them so far in nanoseconds; 0 without any."""
-        for tid in self._used_ns:
+        used_ns = self._used_ns
+        for tid in used_ns:
             with contextlib.suppress(OSError):  # it has ended: its last reading counts
-                self._used_ns[tid] = time.clock_gettime_ns((~tid << 3) | _PER_THREAD)
-        return sum(self._used_ns.values())
+                used_ns[tid] = time.clock_gettime_ns((~tid << 3) | _PER_THREAD)
+        return sum(used_ns.values())
 
 
 def _threads() -> list[int]:

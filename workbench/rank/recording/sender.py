@@ -6,6 +6,7 @@ threads costs it more than another record in the same message.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,10 @@ class RecordChannel:
         self._packer = Packer(
             sources, world_size, lambda: self._dropped, cpu_ns, lambda: self._outbox.is_closing
         )
-        self._packing: Sequence[Recorded] = ()
+        self._packing: list[Recorded] = []
+        """What was removed from `_waiting` and is not counted in `_sent` yet."""
+        self._moving = threading.Lock()
+        """Held while the outbox's thread moves items, so that `records` counts each once."""
 
     @property
     def dropped(self) -> int:
@@ -94,15 +98,17 @@ class RecordChannel:
 
     def records(self, cell: int) -> int:
         """Return how many records of a cell were sent, or will be when a GPU has finished them."""
-        unsent = (*self._packing, *self._waiting)
+        with self._moving:
+            unsent = (*self._packing, *self._waiting)
+            latest, sent = self._sent
         waiting = [item for item in unsent if isinstance(item, RecordedIteration)]
-        latest, sent = self._sent
         return sent * (latest == cell) + sum(item.cell == cell for item in waiting)
 
     def separate_iterations(self, cell: int, collectives: int) -> int:
         """Return the result of `CellExchange`; 0 also if not all iterations are known."""
-        if self.dropped or self._waiting or self._packing:
-            return 0
+        with self._moving:
+            if self.dropped or self._waiting or self._packing:
+                return 0
         return self._packer.exchange.separate_iterations(cell, collectives)
 
     def close(self) -> None:
@@ -143,9 +149,10 @@ class RecordChannel:
         messages: list[Message] = []
         records: list[bytes] = []
         for items in self._runs():
-            self._packing = items
             packed = self._pack(items)
-            self._packing = ()
+            with self._moving:
+                self._count(items[0].cell, len(packed))
+                self._packing = self._packing[len(items) :]
             for layout, record in packed:
                 if layout is not None:
                     # numbers are reused: the records so far may refer to the previous layout
@@ -153,15 +160,20 @@ class RecordChannel:
                     messages.append(layout)
                     records = []
                 records.append(record)
-            self._count(items[0].cell, len(packed))
         return [*self._logged.take(), *messages, *_bundle(records)]
 
     def _runs(self) -> Iterator[list[Recorded]]:
         """Remove and yield what is ready: successive items of one kind and cell together."""
-        ready: Iterator[Recorded] = iter(self._next, None)
-        while items := list(islice(ready, _TOGETHER)):
+        while items := self._next_batch():
             for _, run in groupby(items, lambda item: (item.cell, type(item))):
                 yield list(run)
+
+    def _next_batch(self) -> list[Recorded]:
+        """Remove and return the next items that are ready."""
+        ready: Iterator[Recorded] = iter(self._next, None)
+        with self._moving:
+            self._packing = list(islice(ready, _TOGETHER))
+            return self._packing
 
     def _pack(self, items: list[Recorded]) -> list[tuple[Layout | None, bytes]]:
         """Return the records of successive items of one kind and cell; count what fails."""
