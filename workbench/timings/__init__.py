@@ -5,8 +5,9 @@ A record's way: `timings.Timings` receives it, `store` keeps it in memory as a r
 that arrive together, `counts` counts them, and `collective_records` has their collectives.
 `source` is the interface of rows and records that figures and exports read.
 
-- Tables and figures: `queries` has all of them. `derive` computes bandwidths and ratios,
-  `summary` key figures, `totals` the cost of each collective, `frame` pandas tables, and
+- Tables and figures: `queries` has all of them. `derive` computes bandwidths and ratios.
+  `figures` defines the typical iterations and how the mean of each figure is computed,
+  `summary` has key figures, `totals` the cost of each collective, `frame` pandas tables, and
   `compare` the differences of two runs. `groups` names groups of ranks, and `stages` finds the
   stages of pipelines and how long they are idle. `buffers` finds which collectives travelled
   together, and how long that took. `export/` is for other tools.
