@@ -38,7 +38,7 @@ _OF_RUNS = {
 """Magics that accept names of runs, and after which word; empty for the first word."""
 _VALUES = {option.flag: option.values for option in START_OPTIONS}
 _LARGEST_FILE = 1 << 20
-_MOST_RUNS = 50
+_MAX_RUNS = 50
 
 
 class MagicCompleter:
@@ -128,7 +128,7 @@ def _runs() -> list[str]:
     from workbench.timings.run import list_runs
 
     try:
-        return [run.name for run in list_runs()[:_MOST_RUNS]]
+        return [run.name for run in list_runs()[:_MAX_RUNS]]
     except WorkbenchError:
         return []
 

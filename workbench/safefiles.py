@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 """Most digits of an integer; 2 to the power of 64 has 20."""
 _CHUNK_BYTES = 1 << 20
 _LOCK_POLL_S = 0.02
@@ -247,7 +247,7 @@ def _replace(path: Path, text: str, mode: int, permissions: int | None = None) -
 
 
 def _int(text: str) -> int:
-    if len(text.lstrip("-")) > _MOST_DIGITS:
+    if len(text.lstrip("-")) > _MAX_DIGITS:
         raise ValueError(f"it has an integer of {len(text.lstrip('-'))} digits")
     return int(text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_MOST_LETTERS = 40
+_MAX_LETTERS = 40
 
 
 def log(**values: Any) -> None:
@@ -33,12 +33,12 @@ def log(**values: Any) -> None:
         There are too many names, or one is too long.
     """
     numbers = {name: _number(name, value) for name, value in values.items()}
-    if long := next((name for name in values if len(name) > _MOST_LETTERS), None):
+    if long := next((name for name in values if len(name) > _MAX_LETTERS), None):
         from workbench.errors import UsageError
 
         raise UsageError(
-            f"log({long[:_MOST_LETTERS]}...): the name has {len(long)} letters. Use up to "
-            f"{_MOST_LETTERS}."
+            f"log({long[:_MAX_LETTERS]}...): the name has {len(long)} letters. Use up to "
+            f"{_MAX_LETTERS}."
         )
     session = sys.modules.get("workbench.rank.session")
     if session is not None and numbers:

@@ -8,7 +8,7 @@ import { Widget } from '@lumino/widgets';
 
 import { VmList } from '../src/cluster/vms';
 import { ResourcesClient } from '../src/resources/client';
-import { MOST_BYTES } from '../src/resources/files';
+import { MAX_BYTES } from '../src/resources/files';
 import { LiveFeed } from '../src/resources/livefeed';
 import { ResourcesModel } from '../src/resources/model';
 import { DEFAULTS } from '../src/resources/preferences';
@@ -365,7 +365,7 @@ describe('the cards', () => {
       'photo.xml cannot be shown: it is neither a topology nor a snapshot'
     );
     expect(cards()).toHaveLength(1);
-    const large = new File([new Uint8Array(MOST_BYTES + 1)], 'large.json');
+    const large = new File([new Uint8Array(MAX_BYTES + 1)], 'large.json');
     await model.files.open(large);
     expect(await shown()).toContain('large.json is larger than 4 MiB');
     expect(posted).toHaveLength(1);

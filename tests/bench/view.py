@@ -271,12 +271,12 @@ def _frames(browser, ranks, iterations):
 def _material(ranks):
     from synthetic_source import SyntheticSource
 
-    from workbench.widgets.messages import MOST_ROWS, make_snapshot
+    from workbench.widgets.messages import MAX_ROWS, make_snapshot
     from workbench.widgets.source import COLUMNS, TimingsReading
 
     source = SyntheticSource(ranks)
-    source.step(MOST_ROWS // ranks)
-    chunk = source.window(MOST_ROWS).data.astype("<f4").tobytes()
+    source.step(MAX_ROWS // ranks)
+    chunk = source.window(MAX_ROWS).data.astype("<f4").tobytes()
     source.begin()
     static = ROOT / "workbench/widgets/static"
     return {

@@ -14,7 +14,7 @@ from .pages import THEMES, in_every_size
 
 IDLE = 2
 """Kernels that the test starts."""
-MOST_ELEMENTS = 5_000
+MAX_ELEMENTS = 5_000
 """Of a card: all 256 GPUs would be several times as many, and block the page for seconds."""
 
 
@@ -60,7 +60,7 @@ def test_the_most_that_a_file_may_contain(panel, largest):
     drawing = card.get_by_role("group", name=re.compile("^Topology"))
     expect(drawing.get_by_role("button", name=re.compile("^GPU"))).to_have_count(56)
     expect(drawing.get_by_role("button", name="200 more GPUs and NICs: show 64")).to_be_visible()
-    assert card.locator("*").count() < MOST_ELEMENTS
+    assert card.locator("*").count() < MAX_ELEMENTS
     more.focus()
     lab.page.keyboard.press("Enter")
     expect(card.locator(".jp-gw-Device[aria-label^=GPU]")).to_have_count(32)

@@ -188,7 +188,7 @@ def test_running_cell_is_profiled(trains, tmp_path):
 def test_a_profile_that_needs_much_memory_ends_early(cluster):
     """It says how long it has lasted, and why."""
     quiet(cluster, ROUNDS.format(wrap=HOROVOD))
-    most = "import workbench.rank.profiler\nworkbench.rank.profiler.MOST_MEMORY_BYTES = "
+    most = "import workbench.rank.profiler\nworkbench.rank.profiler.MAX_MEMORY_BYTES = "
     quiet(cluster, f"{most}-(10**9)")  # a rank may have free memory
     ended = cluster.profile(20)
     quiet(cluster, "train(300)")

@@ -21,8 +21,8 @@ RANK_WHEEL = f"gradient_workbench_rank-{wb.__version__}-py3-none-any.whl"
 NOTEBOOK_SDIST = f"gradient_workbench-{wb.__version__}.tar.gz"
 RANK_SDIST = f"gradient_workbench_rank-{wb.__version__}.tar.gz"
 WHEELS = {NOTEBOOK_SDIST: NOTEBOOK_WHEEL, RANK_SDIST: RANK_WHEEL}
-MOST_BYTES = {NOTEBOOK_WHEEL: 2_000_000, RANK_WHEEL: 1_500_000}
-MOST_BYTES |= {NOTEBOOK_SDIST: 2_500_000, RANK_SDIST: 1_500_000}
+MAX_BYTES = {NOTEBOOK_WHEEL: 2_000_000, RANK_WHEEL: 1_500_000}
+MAX_BYTES |= {NOTEBOOK_SDIST: 2_500_000, RANK_SDIST: 1_500_000}
 DATA = f"gradient_workbench-{wb.__version__}.data/data"
 OF_THE_FRONT_END = {
     f"{DATA}/share/jupyter/labextensions/gradient-workbench/package.json",
@@ -66,9 +66,9 @@ def names_in(path):
 
 def test_what_is_built(packages):
     """An sdist and a wheel of each distribution, none of them larger than promised."""
-    assert packages.keys() == MOST_BYTES.keys()
+    assert packages.keys() == MAX_BYTES.keys()
     sizes = {name: path.stat().st_size for name, path in packages.items()}
-    assert {name: size for name, size in sizes.items() if size > MOST_BYTES[name]} == {}
+    assert {name: size for name, size in sizes.items() if size > MAX_BYTES[name]} == {}
 
 
 def test_content_of_the_wheels(packages):

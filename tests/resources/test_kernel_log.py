@@ -6,7 +6,7 @@ import pytest
 from timers import eventually
 
 from workbench.resources import Unknown
-from workbench.resources.kernel_log import MOST_LINES, read_kernel_log
+from workbench.resources.kernel_log import MAX_LINES, read_kernel_log
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
 OOM = "Out of memory: Killed process 4242 (python) total-vm:123kB"
@@ -26,10 +26,10 @@ def test_only_relevant_lines_of_a_command(tmp_path):
 
 
 def test_the_newest_lines_are_kept(tmp_path):
-    lines = [f"NVRM: Xid {number} {'x' * 2000}" for number in range(MOST_LINES + 5)]
+    lines = [f"NVRM: Xid {number} {'x' * 2000}" for number in range(MAX_LINES + 5)]
     log = read_kernel_log(tmp_path / "none", [printing(*lines)])
-    assert len(log.lines) == MOST_LINES
-    assert log.lines[-1].startswith(f"NVRM: Xid {MOST_LINES + 4} ")
+    assert len(log.lines) == MAX_LINES
+    assert log.lines[-1].startswith(f"NVRM: Xid {MAX_LINES + 4} ")
     assert max(map(len, log.lines)) <= 400
 
 

@@ -20,7 +20,7 @@ from tornado.httpclient import HTTPClientError
 from server.jupyter_fixtures import *  # noqa: F403
 from workbench.resources.process_registry import FOLDER, ProcessRegistry
 from workbench.server import hardware_metrics
-from workbench.server.metrics import MOST_CLUSTERS, TimingsCollector
+from workbench.server.metrics import MAX_CLUSTERS, TimingsCollector
 from workbench.timings import Timings
 
 PREFIX = "gradient_workbench_"
@@ -246,7 +246,7 @@ def rank(number, **more):
 def test_labels_are_bounded(tmp_path):
     """Many clusters, long names and repeated ranks do not grow a scrape without end."""
     registry = ProcessRegistry(tmp_path)
-    for at in range(MOST_CLUSTERS + 5):
+    for at in range(MAX_CLUSTERS + 5):
         entry = {
             "version": 1,
             "cluster": f"c{at}",
@@ -255,7 +255,7 @@ def test_labels_are_bounded(tmp_path):
         }
         registry.register(f"c{at}", entry)
     found = scrape(registry)
-    assert {key[1] for key in found} == {f"c{at}" for at in range(5, MOST_CLUSTERS + 5)}
+    assert {key[1] for key in found} == {f"c{at}" for at in range(5, MAX_CLUSTERS + 5)}
     registry.register(
         "long", {"version": 1, "cluster": "x" * 999, "time_s": 99.0, "ranks": [rank(0)]}
     )

@@ -12,7 +12,7 @@ from timers import eventually
 from workbench.doctor import diagnose
 from workbench.resources import Snapshot, take_snapshot
 from workbench.resources.codec import encode
-from workbench.server.handlers import MOST_BYTES
+from workbench.server.handlers import MAX_BYTES
 
 TOPOLOGY = """<system version="1"><cpu numaid="0" affinity="ff" arch="x86_64">
 <pci busid="0000:10:00.0" class="0x060400" link_speed="16 GT/s" link_width="16">
@@ -129,8 +129,8 @@ def test_an_edited_snapshot_without_a_part(send):
 
 def test_too_large(send, server, right):
     """More than 4 MiB is refused, with or without its length in advance; 4 MiB are read."""
-    assert send(b" " * MOST_BYTES)[0] == 400
-    status, answer = send(b" " * (MOST_BYTES + 1), "big")
+    assert send(b" " * MAX_BYTES)[0] == 400
+    status, answer = send(b" " * (MAX_BYTES + 1), "big")
     assert status == 413
     assert answer["message"] == "big is too large: at most 4 MiB are read"
     parts = [b" " * (1 << 20)] * 5

@@ -10,7 +10,7 @@ import psutil
 
 MARK = "SOAK_RUN"
 """A variable that every process of a run on this machine has inherited, orphans included."""
-MOST_MB = 1.0
+MAX_MB = 1.0
 """By how much the memory of the kernel may grow in 100 faults."""
 AGENT_FOLDER = "/tmp/workbench-agent-"
 _agents = set()

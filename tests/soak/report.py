@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from .faults import KINDS
-from .levels import LEAST, MOST_MB, growth_mb
+from .levels import LEAST, MAX_MB, growth_mb
 
 FOLDER = Path(__file__).parents[2]
 
@@ -30,8 +30,8 @@ def memory(outcomes, warm_up):
         f"Memory of the kernel: {samples[0]:.1f} MB after {warm_up} faults, {samples[-1]:.1f} MB "
         f"after {len(outcomes)}; {growth:+.2f} MB in 100 faults"
     )
-    limit = f"limit: {MOST_MB:g} MB" if judged else f"not judged: fewer than {LEAST} faults"
-    return f"{text} ({limit}).", judged and growth > MOST_MB
+    limit = f"limit: {MAX_MB:g} MB" if judged else f"not judged: fewer than {LEAST} faults"
+    return f"{text} ({limit}).", judged and growth > MAX_MB
 
 
 def header(seed, command, machine_load, date):

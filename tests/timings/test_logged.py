@@ -10,7 +10,7 @@ import workbench as wb
 from workbench.rank.recording.logged import Logged as RankLogged
 from workbench.rank.recording.logged import Mark
 from workbench.timings import logged as module
-from workbench.timings.logged import MOST_NAMES, VALUE, Logged, LoggedStore
+from workbench.timings.logged import MAX_NAMES, VALUE, Logged, LoggedStore
 from workbench.wire.logged_values import LoggedValues
 
 TRAINS = """
@@ -93,7 +93,7 @@ def one_value(cell, index, value, name="loss"):
 
 def test_more_values_than_memory_keeps(monkeypatch):
     """Of a long run that is attached to, the newest values are kept; new ones follow."""
-    monkeypatch.setattr(module, "MOST_VALUES", 16)
+    monkeypatch.setattr(module, "MAX_VALUES", 16)
     stored = np.zeros(20, VALUE)
     stored["iteration"] = stored["value"] = range(20)
     store = LoggedStore(lambda: {3: 20})
@@ -123,10 +123,10 @@ def test_values_in_parts():
 def test_names_beyond_the_limit_are_known():
     """They are not kept, and the store knows which."""
     store = LoggedStore(dict)
-    for number in range(MOST_NAMES + 2):
+    for number in range(MAX_NAMES + 2):
         store.add(0, one_value(1, 0, 1.0, f"n{number}"))
-    assert store.refused == (f"n{MOST_NAMES}", f"n{MOST_NAMES + 1}")
-    assert len(store.names) == store.total == MOST_NAMES
+    assert store.refused == (f"n{MAX_NAMES}", f"n{MAX_NAMES + 1}")
+    assert len(store.names) == store.total == MAX_NAMES
 
 
 class Broken:

@@ -14,7 +14,7 @@ from timers import InThread
 
 from workbench.errors import UsageError
 from workbench.timings.export.profile import RankProfile, durations_us, write
-from workbench.timings.folder import MOST_PROFILES, RunFolder, new_profile
+from workbench.timings.folder import MAX_PROFILES, RunFolder, new_profile
 from workbench.timings.store import ROW
 from workbench.wire import Flag
 from workbench.wire.profile_messages import MARK, ProfileEnded
@@ -114,14 +114,14 @@ def test_cells_go_on_while_a_large_profile_is_written(tmp_path):
 
 
 def test_oldest_profiles_and_unfinished_ones_are_removed(tmp_path):
-    for number in range(1, MOST_PROFILES + 4):
+    for number in range(1, MAX_PROFILES + 4):
         path = new_profile(tmp_path)
         assert path.name == f"profile-{number}.json.gz"
         path.touch()
     (tmp_path / "profile-99.json.gz.part").touch()
     new_profile(tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
-    newest = range(5, MOST_PROFILES + 4)
+    newest = range(5, MAX_PROFILES + 4)
     assert names == {f"profile-{number}.json.gz" for number in newest}
 
 

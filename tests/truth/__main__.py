@@ -20,7 +20,7 @@ GROUPS = {
 }
 """The function that measures each group."""
 PAGE = Path(__file__).parents[2] / "docs" / "proof" / "truth.md"
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 """Most characters of an error on the page."""
 LIMIT_S = 420
 """A group that takes longer is interrupted, and named as not measured."""
@@ -44,7 +44,7 @@ def measure(table, groups):
             getattr(import_module(f"tests.truth.{module}"), function)(table)
         except Exception as error:  # noqa: BLE001 - the page names it
             traceback.print_exc()
-            words = " ".join(str(error).split()).replace("|", "/")[:MOST_CHARACTERS]
+            words = " ".join(str(error).split()).replace("|", "/")[:MAX_CHARACTERS]
             table.fail(name, f"the measurement failed: {type(error).__name__}: {words}")
         finally:
             signal.alarm(0)

@@ -17,11 +17,11 @@ from workbench.resources import Unknown
 from workbench.timings import Timings
 from workbench.timings.figures import PROFILED
 from workbench.timings.run import open_run
-from workbench.timings.totals import MOST_RECORDS, total
+from workbench.timings.totals import MAX_RECORDS, total
 from workbench.widgets import cluster_source, views
 from workbench.widgets.cluster_source import ClusterSource
 from workbench.widgets.live import LiveView
-from workbench.widgets.messages import MOST_ROWS, answer
+from workbench.widgets.messages import MAX_ROWS, answer
 from workbench.widgets.source import COLUMNS, TimingsReading
 from workbench.widgets.tables import summary_table, summary_text
 from workbench.wire import Flag, IterationRecord, Layout
@@ -153,11 +153,11 @@ def test_only_the_selection_that_is_requested(cluster):
 
 @pytest.mark.slow
 def test_many_records_are_sampled_evenly(cluster):
-    """An hour costs no more than `MOST_RECORDS`; both halves of it count."""
-    train(cluster, MOST_RECORDS)
+    """An hour costs no more than `MAX_RECORDS`; both halves of it count."""
+    train(cluster, MAX_RECORDS)
     records = cluster.timings._store.collectives.between()
     totals = total(records)
-    assert (totals.first_iteration, totals.last_iteration) == (0, MOST_RECORDS - 1)
+    assert (totals.first_iteration, totals.last_iteration) == (0, MAX_RECORDS - 1)
     assert sum(one.exposed_share for one in totals.collectives) == pytest.approx(1)
 
 
@@ -205,7 +205,7 @@ def test_older_rows_come_on_request(cluster):
     message = answer(source, {"type": "rows", "before": 20})
     data = np.frombuffer(message.buffers[0], "<f4").reshape(len(COLUMNS), message.content["rows"])
     assert (data[0].min(), data[0].max()) == (0, 19)
-    assert message.content["rows"] == 40 <= MOST_ROWS
+    assert message.content["rows"] == 40 <= MAX_ROWS
 
 
 def test_means_leave_out_iterations_that_were_profiled_on_any_rank(cluster):

@@ -15,7 +15,7 @@ from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook
 from synthetic_source import SyntheticSource
 
-from workbench.widgets.messages import MIME_TYPE, MOST_ROWS, Composer
+from workbench.widgets.messages import MAX_ROWS, MIME_TYPE, Composer
 from workbench.widgets.source import COLUMNS
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -343,7 +343,7 @@ class TestComposer:
         source.step(600)
         message = composer.next(0.1)
         assert message.content["type"] == "window"
-        assert message.content["rows"] <= MOST_ROWS
+        assert message.content["rows"] <= MAX_ROWS
 
     def test_an_unknown_keeps_its_reason(self):
         """An unknown value is never sent as zero or null."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from workbench.resources import Snapshot
     from workbench.wire.sample_messages import LineSamples
 
-MOST_OFF = 0.5
+MAX_OFF = 0.5
 """Relative error of the simulation of the measured iteration above which none is used."""
 _CALIBRATE = "run cluster.calibrate() to measure it"
 _SHOWN = 3
@@ -120,7 +120,7 @@ class Evidence:
     def predict(self, **changes: Any) -> Prediction | None:
         """Return the iteration with some changes; None if it cannot be simulated.
 
-        The simulation of the measured iteration may be off by up to `MOST_OFF`; see `predicted`.
+        The simulation of the measured iteration may be off by up to `MAX_OFF`; see `predicted`.
         """
         key = repr(sorted(changes.items()))
         if key not in self._predicted:
@@ -130,7 +130,7 @@ class Evidence:
                     found = predict(self.model, **changes)
                 except UsageError:  # such as the rate between VMs, where all ranks are on one
                     found = None
-            off = found is None or abs(found.replay_error) > MOST_OFF
+            off = found is None or abs(found.replay_error) > MAX_OFF
             self._predicted[key] = None if off else found
         return self._predicted[key]
 

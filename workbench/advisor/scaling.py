@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench.advisor.scaling_point import FailedSize, ScalingPoint
 from workbench.advisor.scaling_record import ScalingStudy
-from workbench.advisor.scaling_size import MOST_REPEATS, MeasuredSize, measure_size, point_of
+from workbench.advisor.scaling_size import MAX_REPEATS, MeasuredSize, measure_size, point_of
 from workbench.errors import (
     CellInterrupted,
     RanksFailed,
@@ -84,8 +84,8 @@ def scaling_study(
         The smallest size failed.
     """
     sizes = sorted({checked_int(one, "ranks", 1) for one in ranks})
-    if checked_int(repeats, "repeats", 1) > MOST_REPEATS:
-        raise UsageError(f"repeats={repeats}: more than {MOST_REPEATS}. Give at most that many.")
+    if checked_int(repeats, "repeats", 1) > MAX_REPEATS:
+        raise UsageError(f"repeats={repeats}: more than {MAX_REPEATS}. Give at most that many.")
     _check(cluster, sizes, nominal_gbps, save)
     work = _Work(cluster, source, timeout, label, nominal_gbps, save, cluster.fabric)
     before = cluster.n

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _LEAST_ITERATIONS = 6
 """Fewer have no 95 % interval of their median."""
-_MOST_ALIKE = 0.9
+_MAX_ALIKE = 0.9
 """Highest correlation of neighbouring iterations that is assumed."""
 _SAME = 0.005
 """Samples and bytes of two runs are the same if they differ by no more than this share."""
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Quantiles 0.975 of Student's distribution, with 1 and more degrees of freedom."""
 
-MOST_REPEATS = 1 + len(_STUDENT)
+MAX_REPEATS = 1 + len(_STUDENT)
 """Most runs of a size."""
 
 
@@ -194,7 +194,7 @@ def _interval(values: npt.NDArray[Any]) -> tuple[int, int]:
     """
     count = len(values)
     order = np.argsort(np.argsort(values)).astype(np.float64)
-    alike = min(max(float(np.corrcoef(order[1:], order[:-1])[0, 1]), 0.0), _MOST_ALIKE)
+    alike = min(max(float(np.corrcoef(order[1:], order[:-1])[0, 1]), 0.0), _MAX_ALIKE)
     half = 1.96 * math.sqrt(count * (1 + alike) / (1 - alike)) / 2
     low = max(0, math.floor(count / 2 - half))
     return low, min(count - 1, math.ceil(count / 2 + half) - 1)

@@ -32,7 +32,7 @@ NAME = "record-stream"
 """The name of the process, as ps shows it."""
 _GATHER_MS = 5
 """How long after the first message others are waited for: all ranks send at the same time."""
-_MOST_RECORDS = 10_000
+_MAX_RECORDS = 10_000
 _POLL_MS = 250
 _RESTART_S = 5.0
 """Least time between two starts of the process, which pause the agent's other work."""
@@ -154,7 +154,7 @@ def _gather(ranks: Any) -> Iterator[Message]:
             yield from merged.add(int(identity), frames)
         until = min(until, time.monotonic() + _GATHER_MS / 1e3)
         wait_ms = max(0, round((until - time.monotonic()) * 1e3))
-        if time.monotonic() >= until or len(merged.records) >= _MOST_RECORDS:
+        if time.monotonic() >= until or len(merged.records) >= _MAX_RECORDS:
             break
     yield from merged.take()
 

@@ -11,7 +11,7 @@ from workbench.resources.process_registry import signature, signed_by
 from workbench.safefiles import load_json, read_file, write_private
 
 _FILE = "holder.json"
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 
 
 def hold(folder: Path) -> None:
@@ -34,6 +34,6 @@ def holder(folder: Path) -> int | None:
 
 def _read(folder: Path) -> Any:
     try:
-        return load_json(read_file(folder / _FILE, _MOST_BYTES), finite=False)
+        return load_json(read_file(folder / _FILE, _MAX_BYTES), finite=False)
     except (OSError, ValueError):
         return None

@@ -17,7 +17,7 @@ from workbench.errors import ClusterError, NoCluster, UsageError, WorkbenchError
 from workbench.safefiles import load_json, read_file
 from workbench.wire.detached import connect
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _CONNECT_S = 1.0
 """A process whose queue of connections is full may be stopped: it must not hold up the list."""
 _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
@@ -114,7 +114,7 @@ def running() -> tuple[list[tuple[Path, dict[str, Any]]], list[Path]]:
     damaged: list[Path] = []
     for path in runtime_folder().glob(f"workbench-*/{STATE_FILE}"):
         try:
-            state = load_json(read_file(path, _MOST_BYTES), finite=False)
+            state = load_json(read_file(path, _MAX_BYTES), finite=False)
         except (OSError, ValueError):
             state = None
         complete = isinstance(state, dict) and all(

@@ -16,7 +16,7 @@ from workbench.cluster.agents import memory_bytes, samples, snapshots
 from workbench.cluster.durations import parse_duration
 from workbench.cluster.execution import Execution
 from workbench.cluster.options import Options
-from workbench.cluster.profiling import MOST_S, Profiling
+from workbench.cluster.profiling import MAX_S, Profiling
 from workbench.errors import UsageError
 from workbench.output.sink import TextSink
 from workbench.ranks import RankInfo, Ranks, checked_int, phrase
@@ -225,7 +225,7 @@ class Measurements(Execution):
         ClusterStopped
             The cluster was not started, or is gone.
         """
-        given = (5.0 if iterations is None else MOST_S) if seconds is None else seconds
+        given = (5.0 if iterations is None else MAX_S) if seconds is None else seconds
         count = 0 if iterations is None else checked_int(iterations, "iterations", 1)
         return self.profiling.request(parse_duration(given, "seconds"), count)
 

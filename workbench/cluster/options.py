@@ -14,7 +14,7 @@ from workbench.cluster import launchers
 from workbench.cluster.durations import parse_duration
 from workbench.cluster.launchers import LAUNCHERS, launcher_class
 from workbench.errors import UsageError
-from workbench.hosts import MOST_SLOTS, Host, HostsLike, parse_hosts, total_slots, with_key
+from workbench.hosts import MAX_SLOTS, Host, HostsLike, parse_hosts, total_slots, with_key
 from workbench.rank import backends
 from workbench.ranks import as_int
 from workbench.safefiles import open_regular
@@ -204,7 +204,7 @@ def _checked_seconds(value: object, name: str) -> float:
     return float(value)
 
 
-def checked_n(n: object, most: int | None = MOST_SLOTS) -> int:
+def checked_n(n: object, most: int | None = MAX_SLOTS) -> int:
     """Return a number of ranks; raise `UsageError` if it is no positive integer, or above `most`.
 
     The default is what a single machine may have.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workbench.cluster.state import ClusterState
     from workbench.timings.export.profile import RankProfile
 
-MOST_S = 60.0
+MAX_S = 60.0
 """Longest profile."""
 _GRACE_S = 60.0
 """How much longer than the profile its last iteration and its traces may take."""
@@ -326,9 +326,9 @@ def _silent(request: _Request, ended: Mapping[int, ProfileEnded]) -> dict[int, s
 
 
 def _check(seconds: float, iterations: int) -> None:
-    if not 0 < seconds <= MOST_S:
+    if not 0 < seconds <= MAX_S:
         raise UsageError(
-            f"profile {seconds:g} s: not possible, as a profile lasts at most {MOST_S:g} s. Give "
+            f"profile {seconds:g} s: not possible, as a profile lasts at most {MAX_S:g} s. Give "
             "less, such as 5s."
         )
     if iterations < 0:

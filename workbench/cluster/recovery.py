@@ -36,7 +36,7 @@ _LAST_S = 7.0
 """How long ranks that were freed may take before they are given up."""
 _INIT_S = 3.0
 """How long ranks may wait for an earlier kernel, which does not answer their hvd.init()."""
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
 
 

@@ -14,7 +14,7 @@ from workbench.resources.use import BUSY_SHARE, UseRecord, UseStore, is_on, note
 
 _FLUSH_S = 30.0
 """Interval between writes."""
-_MOST_GAP_S = 30.0
+_MAX_GAP_S = 30.0
 """A longer time between two samples (a suspended machine) is not counted as allocated."""
 CPU_RANKS = "CPU ranks"
 
@@ -65,7 +65,7 @@ class UseMeter:
         """
         now, last, ran = self._clock(), self._last_s, self._in_cell
         self._last_s, self._in_cell = now, in_cell
-        if last is None or not 0 < now - last <= _MOST_GAP_S:
+        if last is None or not 0 < now - last <= _MAX_GAP_S:
             return
         for (vm, device), users in _devices(ranks).items():
             sample = samples.get(vm, Unknown("the VM did not answer"))

@@ -39,8 +39,8 @@ _LEAST_ROUNDS = 3
 _PRECISE = 0.01
 """A size is noisy while the relative standard error of its time exceeds this."""
 _SIZE_S = 0.015
-"""How long each round repeats one size, but no more than `_MOST_REPETITIONS` times."""
-_MOST_REPETITIONS = 8
+"""How long each round repeats one size, but no more than `_MAX_REPETITIONS` times."""
+_MAX_REPETITIONS = 8
 _LONG_S = 1 / 40
 """If an allreduce takes this share of all the time, larger ones are not measured."""
 _LEAST_SIZES = 4
@@ -174,7 +174,7 @@ def measure(
     if n < 2:
         return _copies_only(run(copies + "_workbench_copies()", lambda _: None))
     sizes = sorted((*SIZES_BYTES, *HELD_OUT_BYTES))
-    sweep = _SWEEP.format(most=_MOST_REPETITIONS, long_s=_LONG_S, least_sizes=_LEAST_SIZES)
+    sweep = _SWEEP.format(most=_MAX_REPETITIONS, long_s=_LONG_S, least_sizes=_LEAST_SIZES)
     ends = _ALL.format(sizes=repr(sizes), seconds=repr(seconds))
     with ProgressLine("calibrating") as progress:
         values = run(sweep + copies + ends, progress.show if show is None else show)
@@ -273,7 +273,7 @@ def plan_round(rounds: Rounds, elapsed_s: float, seconds: float) -> list[int]:
     noisy = [len(rounds) <= _ROUNDS or error > _PRECISE for _, error in found]
     share_s = elapsed_s / max(1, sum(noisy))
     counts = [
-        max(1, min(_MOST_REPETITIONS, int(_SIZE_S * 1e6 / us)))
+        max(1, min(_MAX_REPETITIONS, int(_SIZE_S * 1e6 / us)))
         if early or (more and spent <= share_s)
         else 0
         for (us, _), spent, more in zip(found, spent_s, noisy, strict=True)

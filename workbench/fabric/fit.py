@@ -16,7 +16,7 @@ UNRELIABLE = 0.5
 """Largest `FittedFabric.error` of a fit that is still used for predictions."""
 BUSY = 0.15
 """If the halves of a sweep differ by this share, something else uses the fabric or the cores."""
-_MOST = 0.9
+_MAX = 0.9
 _BENDS = (0, 1, 2)
 _SIZES_PER_BEND = 4
 """How many sizes are needed for each line of a fit with bends."""
@@ -269,7 +269,7 @@ def fit(
     )
     errors = [abs(fabric.predict_us(one) / us - 1) for one, us in held_out]
     all_errors = [*np.abs(_predict(size, knots, values) / time - 1), *errors]
-    error = float(np.quantile(all_errors, _MOST, method="higher"))
+    error = float(np.quantile(all_errors, _MAX, method="higher"))
     rows = [(one, us, e) for (one, us), e in zip(held_out, errors, strict=True)]
     return FittedFabric(**{**vars(fabric), "error": error, "held_out": tuple(rows)})
 

@@ -15,8 +15,8 @@ from workbench.fabric.fit import FittedFabric
 from workbench.resources.codec import decode
 from workbench.safefiles import load_json, make_private_folder, read_file, write_private
 
-_MOST_BYTES = 1 << 20
-_MOST_SECONDS = 1e11
+_MAX_BYTES = 1 << 20
+_MAX_SECONDS = 1e11
 """More since the epoch is no date."""
 
 
@@ -38,7 +38,7 @@ def find(folder: Path, context: Mapping[str, str]) -> FittedFabric | None:
     """
     path = _path(folder, context)
     try:
-        return from_plain(load_json(read_file(path, _MOST_BYTES)))
+        return from_plain(load_json(read_file(path, _MAX_BYTES)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, SnapshotError) as error:
@@ -88,10 +88,10 @@ def from_plain(plain: Any) -> FittedFabric:
         and all(one >= 0 for one in fabric.held_out_noise)
         and len(fabric.knots_bytes) == len(fabric.knots_us) > 1
         and all(a < b for a, b in pairwise(fabric.knots_bytes))
-        and all(a <= b for a, b in pairwise((0, *fabric.knots_us, _MOST_SECONDS * 1e6)))
+        and all(a <= b for a, b in pairwise((0, *fabric.knots_us, _MAX_SECONDS * 1e6)))
         and all(rate > 0 for copies in fabric.devices.values() for rate in copies.values())
         and all(rate >= 0 for each in fabric.device_spreads.values() for rate in each.values())
-        and 0 <= fabric.measured_at < _MOST_SECONDS
+        and 0 <= fabric.measured_at < _MAX_SECONDS
     )
     if not (usable and all(fabric.predict_us(size) > 0 for size in fabric.sizes_bytes[-1:])):
         raise ValueError("its values are not those of a measurement")

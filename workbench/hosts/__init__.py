@@ -4,7 +4,7 @@
 - `parsing`: reads text, host files and other objects
 """
 
-from workbench.hosts.host import MOST_SLOTS, Host
+from workbench.hosts.host import MAX_SLOTS, Host
 from workbench.hosts.parsing import HostsLike, parse_hosts, text, total_slots, with_key
 
-__all__ = ["MOST_SLOTS", "Host", "HostsLike", "parse_hosts", "text", "total_slots", "with_key"]
+__all__ = ["MAX_SLOTS", "Host", "HostsLike", "parse_hosts", "text", "total_slots", "with_key"]

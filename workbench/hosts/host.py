@@ -16,8 +16,8 @@ from typing import Any
 from workbench.errors import UsageError
 from workbench.ranks import as_int
 
-MOST_SLOTS = 1024
-_MOST_PORT = 65535
+MAX_SLOTS = 1024
+_MAX_PORT = 65535
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?")
@@ -77,11 +77,11 @@ class Host:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        object.__setattr__(self, "slots", _checked_number("slots", self.slots, MOST_SLOTS))
+        object.__setattr__(self, "slots", _checked_number("slots", self.slots, MAX_SLOTS))
         if self.user is not None:
             _check_user(self.user)
         if self.port is not None:
-            object.__setattr__(self, "port", _checked_number("port", self.port, _MOST_PORT))
+            object.__setattr__(self, "port", _checked_number("port", self.port, _MAX_PORT))
         for what in ("key", "python", "directory"):
             if getattr(self, what) is not None:
                 _check_text(what, getattr(self, what))
@@ -144,11 +144,11 @@ def parse_host(item: str) -> dict[str, Any]:
         slots, colon = numbers, ":"
     if colon:
         try:
-            values["slots"] = whole_number("slots", slots, MOST_SLOTS)
+            values["slots"] = whole_number("slots", slots, MAX_SLOTS)
         except UsageError as error:
             raise UsageError(
                 f"{item!r}: {error} After the colon are the slots, not the port, which is written "
-                f"before them (vm1:2222:4) and is above {MOST_SLOTS}; an IPv6 address needs "
+                f"before them (vm1:2222:4) and is above {MAX_SLOTS}; an IPv6 address needs "
                 "brackets."
             ) from None
     return values
@@ -156,7 +156,7 @@ def parse_host(item: str) -> dict[str, Any]:
 
 def _is_port(digits: str) -> bool:
     """Return whether a number can only be a port: more than one machine has slots."""
-    return bool(_NUMBER.fullmatch(digits)) and MOST_SLOTS < int(digits) <= _MOST_PORT
+    return bool(_NUMBER.fullmatch(digits)) and MAX_SLOTS < int(digits) <= _MAX_PORT
 
 
 def whole_number(what: str, digits: str, most: int) -> int:

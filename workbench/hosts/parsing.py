@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.errors import UsageError
 from workbench.hosts.host import (
-    MOST_SLOTS,
+    MAX_SLOTS,
     Host,
     Identity,
     parse_host,
@@ -74,7 +74,7 @@ def text(hosts: Iterable[Host]) -> str:
     Ports up to 1,024 and the other fields cannot be written there.
     """
     return ",".join(
-        f"{host.full_label if (host.port or 0) > MOST_SLOTS else host.label}:{host.slots}"
+        f"{host.full_label if (host.port or 0) > MAX_SLOTS else host.label}:{host.slots}"
         for host in hosts
     )
 
@@ -177,9 +177,9 @@ def _path(hosts: object) -> Path | None:
 # One word of a host file's line, or a comment up to its end.
 _WORD = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:[^\s"']|"[^"]*"|'[^']*')+))""")
 _QUOTED = re.compile(r""""([^"]*)"|'([^']*)'""")
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """The largest host file: 10,000 hosts with 100 characters each."""
-_MOST = {"slots": MOST_SLOTS, "max_slots": 999_999_999, "port": 65535}
+_MAX = {"slots": MAX_SLOTS, "max_slots": 999_999_999, "port": 65535}
 """The largest number of each key; a host may have fewer slots than its line allows."""
 _TEXT_KEYS = ("user", "key", "python", "directory", "interface")
 _KEYS = "slots, max_slots, user, port, key, python, directory, interface, env.NAME"
@@ -188,7 +188,7 @@ _KEYS = "slots, max_slots, user, port, key, python, directory, interface, env.NA
 def read_host_file(path: Path) -> tuple[Host, ...]:
     """Return the hosts of a host file, each once, in the order of its lines."""
     try:
-        content = read_file(path, _MOST_BYTES).decode("utf-8-sig")
+        content = read_file(path, _MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(
             f"host file {path}: not UTF-8 text. Write one host per line, such as vm1 slots=2."
@@ -236,7 +236,7 @@ def _add(words: list[str], found: dict[Identity, Host], limits: dict[Identity, i
     identity = host.identity
     if identity in found:
         host = _joined(found[identity], host)
-    limits[identity] = min(limit, limits.get(identity, MOST_SLOTS))
+    limits[identity] = min(limit, limits.get(identity, MAX_SLOTS))
     if host.slots > limits[identity]:
         raise UsageError(
             f"{host.label}: {host.slots} slots, but max_slots={limits[identity]}. Write fewer "
@@ -257,8 +257,8 @@ def _keys(words: list[str], values: dict[str, Any]) -> int:
         if key in seen:
             raise UsageError(f"{key}: given twice for one host. Write it once.")
         seen.add(key)
-        if key in _MOST:
-            values[key] = whole_number(key, value, _MOST[key])
+        if key in _MAX:
+            values[key] = whole_number(key, value, _MAX[key])
         elif key in _TEXT_KEYS:
             values[key] = value
         elif key.startswith("env."):
@@ -266,7 +266,7 @@ def _keys(words: list[str], values: dict[str, Any]) -> int:
         else:
             raise UsageError(f"{key!r}: unknown key. Known keys are {_KEYS}.")
     values["environment"] = environment
-    return int(values.pop("max_slots", MOST_SLOTS))
+    return int(values.pop("max_slots", MAX_SLOTS))
 
 
 def _joined(before: Host, after: Host) -> Host:

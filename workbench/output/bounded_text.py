@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-MOST_CHARACTERS = 200_000_000
+MAX_CHARACTERS = 200_000_000
 """Most characters of one cell's output that a result keeps."""
 _PIECES = 4096
 
@@ -19,7 +19,7 @@ class BoundedText:
         Most characters to keep: the first half from the beginning, the rest from the end.
     """
 
-    def __init__(self, most: int = MOST_CHARACTERS) -> None:
+    def __init__(self, most: int = MAX_CHARACTERS) -> None:
         self._half = most // 2
         self._pieces: list[str] = []
         self._head: list[str] = []

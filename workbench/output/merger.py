@@ -20,7 +20,7 @@ from workbench.output.differing_parts import MessageLines, RankIdentity
 
 HOLD_S = 0.15
 """How long a line waits for the other ranks to print the same."""
-_MOST_HOLD_S = 1.0
+_MAX_HOLD_S = 1.0
 """Longest such wait: of warnings and errors, and if ranks were seen to print a line later."""
 _REMEMBERED = 1000
 _PIECE = re.compile(r"[^\r\n]*[\r\n]|[^\r\n]+")
@@ -242,7 +242,7 @@ class OutputMerger:
         item = self._choose(heads)
         if silent:  # a rank without output may still print the same
             waited = now - min(self._queues[rank].items[0][1] for rank in heads[item])
-            hold_s = _MOST_HOLD_S if isinstance(item, MessageLine) else self._hold_s
+            hold_s = _MAX_HOLD_S if isinstance(item, MessageLine) else self._hold_s
             if waited < hold_s:
                 return None
         return item
@@ -271,7 +271,7 @@ class OutputMerger:
         written, ranks = self._written.get(item, (0.0, (rank,)))
         if rank not in ranks:
             late_s = self._hold_s + now - written
-            if late_s < _MOST_HOLD_S:
+            if late_s < _MAX_HOLD_S:
                 self._hold_s = max(self._hold_s, 1.5 * late_s)
 
     def _choose(self, heads: dict[Item, list[int]]) -> Item:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from workbench.output.bounded_text import MOST_CHARACTERS, BoundedText
+from workbench.output.bounded_text import MAX_CHARACTERS, BoundedText
 from workbench.output.excerpt import DOUBLE, HALF, Excerpt, Size, is_clear, is_update
 from workbench.output.merger import Item, LabelWriter, MergedItem
 from workbench.ranks import label
@@ -43,7 +43,7 @@ class Sink(Protocol):
 class _LabelledText:
     """Output as text; a display is represented by its plain text."""
 
-    def __init__(self, max_characters: int = MOST_CHARACTERS) -> None:
+    def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self._writer = LabelWriter()
         self.text = BoundedText(max_characters)
 
@@ -79,7 +79,7 @@ class TextSink:
         self,
         poll: Callable[[], object] = lambda: None,
         *,
-        max_characters: int = MOST_CHARACTERS,
+        max_characters: int = MAX_CHARACTERS,
     ) -> None:
         self._poll = poll
         self._live = _LabelledText(max_characters)

@@ -16,7 +16,7 @@ from workbench.rank.interrupts import Interrupts
 from workbench.wire import Message
 from workbench.wire.completion_messages import Attributes, AttributesRequest
 
-_MOST = 3000
+_MAX = 3000
 _OF_MODULES = ("_parameters", "_buffers", "_modules")
 """Dictionaries of a torch.nn.Module whose entries are its attributes."""
 _PLAIN = (FunctionType, type, ModuleType)
@@ -60,7 +60,7 @@ def attribute_names(namespace: dict[str, Any], path: tuple[str, ...]) -> list[st
     names: set[Any] = set()
     for entries in _dictionaries(value):
         names.update(list(entries))
-    return sorted(name for name in names if type(name) is str and name.isidentifier())[:_MOST]
+    return sorted(name for name in names if type(name) is str and name.isidentifier())[:_MAX]
 
 
 def _attribute(value: Any, name: str) -> Any:

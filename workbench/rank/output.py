@@ -21,7 +21,7 @@ from workbench.rank.window import SendWindow
 from workbench.wire import Message, Outbox
 from workbench.wire.rank_messages import Output, OutputKind, OutputTaken
 
-_MOST_BETWEEN = 1 << 20
+_MAX_BETWEEN = 1 << 20
 """Most characters that are kept of what threads write between two cells."""
 _LEFT_OUT = "(Later output between the cells is left out.)\n"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -183,10 +183,10 @@ class OutputChannel:
 
     def _put(self, kind: OutputKind, text: str) -> None:
         if self._cell is None:
-            if self._between > _MOST_BETWEEN:
+            if self._between > _MAX_BETWEEN:
                 return
             self._between += len(text)
-            if self._between > _MOST_BETWEEN:
+            if self._between > _MAX_BETWEEN:
                 kind, text = "stderr", _LEFT_OUT
         first = not self._pending  # before a signal handler may add to it
         self._pending.append((kind, self._iteration(), text))

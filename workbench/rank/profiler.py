@@ -26,12 +26,12 @@ from workbench.wire.profile_messages import ProfileEnded, ProfileRequest, Profil
 from workbench.wire.transfer_messages import Chunk, DropTransfer, GetChunk
 from workbench.wire.values import Payload
 
-MOST_MEMORY_BYTES = 512_000_000
+MAX_MEMORY_BYTES = 512_000_000
 """A profile ends when the rank's memory has grown by this, with CUPTI's buffers on a GPU; earlier
 if the ranks of the VM together need a quarter of what it has free. A small model on a CPU needs
 0.2 GB per second, whose trace has 13 MB."""
 _SHARE = 4
-MOST_BYTES = 128_000_000
+MAX_BYTES = 128_000_000
 """Most bytes of a compressed trace."""
 _WARM_UP = 2
 """Iterations of a cell before a profile: the first ones are slower than the others."""
@@ -164,7 +164,7 @@ class Profiler:
         self._cell, self._first = records.cell, records.iterations
         self._memory_bytes = _memory_bytes()
         available = psutil.virtual_memory().available
-        self._most_memory_bytes = min(MOST_MEMORY_BYTES, available // (_SHARE * _ranks_here()))
+        self._most_memory_bytes = min(MAX_MEMORY_BYTES, available // (_SHARE * _ranks_here()))
         self._recorder.profiling = True
         self._send(ProfileStarted(request.profile, records.cell))
         self._start(request)
@@ -281,9 +281,9 @@ class Profiler:
         except Exception as error:  # noqa: BLE001 - the kernel waits for an answer
             data, why = b"", f"its trace cannot be written ({error})"
         else:
-            size, most = (f"{count / 1e6:.0f} MB" for count in (len(data), MOST_BYTES))
+            size, most = (f"{count / 1e6:.0f} MB" for count in (len(data), MAX_BYTES))
             too_large = f"its trace has {size}, and at most {most} are sent"
-            why = too_large if len(data) > MOST_BYTES else ""
+            why = too_large if len(data) > MAX_BYTES else ""
         if why:
             ended = replace(ended, note=f"{ended.note} There are no events: {why}.".lstrip())
         else:

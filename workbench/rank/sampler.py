@@ -29,7 +29,7 @@ _SHARE = 1 / 2000
 """A longer cell is sampled less often: after this share of its duration so far."""
 _WIDTH = 80
 """Most characters of a line's text."""
-_MOST = 100
+_MAX = 100
 """Most lines that are sent."""
 _LOADER = dataloader.__file__
 _OWN = str(Path(__file__).parents[1]) + os.sep
@@ -113,7 +113,7 @@ class Sampler:
             last = now
         else:
             spent.update(latest if steps else ())
-        most = spent.most_common(_MOST)
+        most = spent.most_common(_MAX)
         self._send(
             LineSamples(cell, tuple(_text(line) for line, _ in most), tuple(s for _, s in most))
         )

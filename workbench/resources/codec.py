@@ -20,11 +20,11 @@ from workbench.resources.unknown import Unknown
 C = TypeVar("C")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
-MOST_ITEMS = 65_536
-"""Most entries of a list or mapping, unless `MOST_ENTRIES` of its record has another limit."""
-MOST_CHARACTERS = 8_192
+MAX_ITEMS = 65_536
+"""Most entries of a list or mapping, unless `MAX_ENTRIES` of its record has another limit."""
+MAX_CHARACTERS = 8_192
 """Longest string; the longest path of Linux has 4,096 characters."""
-_MOST_NUMBER = 1 << 64
+_MAX_NUMBER = 1 << 64
 
 
 def encode(value: Any) -> Any:
@@ -78,7 +78,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     if not isinstance(data, dict):
         raise SnapshotError(f"{where}: expected an object, found {shortened(data)}")
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances
-    limits = getattr(cls, "MOST_ENTRIES", {})
+    limits = getattr(cls, "MAX_ENTRIES", {})
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
@@ -86,7 +86,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
             if _has_default(field):  # absent in snapshots of earlier versions
                 continue
             raise SnapshotError(f"{place} is missing: the file was cut or edited")
-        limit = limits.get(field.name, MOST_ITEMS)
+        limit = limits.get(field.name, MAX_ITEMS)
         values[field.name] = _decode_value(hints[field.name], data[field.name], place, limit)
     return cls(**values)
 
@@ -101,7 +101,7 @@ def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _decode_value(hint: Any, data: Any, where: str, limit: int = MOST_ITEMS) -> Any:
+def _decode_value(hint: Any, data: Any, where: str, limit: int = MAX_ITEMS) -> Any:
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if Unknown in options and isinstance(data, dict) and set(data) == {"unknown"}:
         return Unknown(_decode_value(str, data["unknown"], f"{where}.unknown"))
@@ -129,10 +129,9 @@ def _fits(option: Any, data: Any) -> bool:
 
 def _check_size(data: Any, where: str, limit: int) -> None:
     if isinstance(data, str):
-        if len(data) > MOST_CHARACTERS:
+        if len(data) > MAX_CHARACTERS:
             raise SnapshotError(
-                f"{where}: a text of {len(data):,} characters. At most {MOST_CHARACTERS:,} "
-                "are read."
+                f"{where}: a text of {len(data):,} characters. At most {MAX_CHARACTERS:,} are read."
             )
     elif isinstance(data, list | dict):
         if len(data) > limit:
@@ -140,7 +139,7 @@ def _check_size(data: Any, where: str, limit: int) -> None:
     elif isinstance(data, float):
         if not math.isfinite(data):
             raise SnapshotError(f"{where}: a number that is not finite (NaN or Infinity)")
-    elif abs(data or 0) > _MOST_NUMBER:
+    elif abs(data or 0) > _MAX_NUMBER:
         raise SnapshotError(
             f"{where}: a number of {data.bit_length():,} bits. At most 64 are read."
         )
@@ -182,7 +181,7 @@ def shortened(data: Any) -> str:
         data = data[:60]  # a message about 100 MB would need as much memory again
     elif isinstance(data, dict):
         data = {key: data[key] for key in list(data)[:8]}
-    elif isinstance(data, int) and abs(data) > _MOST_NUMBER:
+    elif isinstance(data, int) and abs(data) > _MAX_NUMBER:
         return f"a number of {data.bit_length():,} bits"
     text = repr(data)
     return text if len(text) <= 60 else f"{text[:57]}..."

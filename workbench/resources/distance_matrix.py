@@ -15,7 +15,7 @@ from workbench.resources.unknown import Unknown
 
 K = TypeVar("K", bound=Hashable)
 
-_MOST_LABELS = 32
+_MAX_LABELS = 32
 """Most rows and columns; a larger matrix would not be readable."""
 _LEGEND = (
     "X itself, PIX one PCIe switch, PXB several, PHB the CPU's host bridge, "
@@ -39,7 +39,7 @@ def matrix(snapshot: SnapshotRecord) -> Iterator[str]:
         return
     sources = dict.fromkeys(one.source for one in pcie.distances)
     yield f"PCIe distances, by {' and '.join(sources)}:"
-    shown = dict(list(labels.items())[:_MOST_LABELS])
+    shown = dict(list(labels.items())[:_MAX_LABELS])
     yield from _rows(pcie, shown)
     if len(labels) > len(shown):
         yield (
@@ -71,7 +71,7 @@ def places(snapshot: SnapshotRecord) -> Iterator[str]:
 
     nodes = group((node(address), f"{label} {address}") for label, address in named)
     for name, entries in nodes.items():
-        yield f"  NUMA node {name}: {_some(entries, _MOST_LABELS, '')}"
+        yield f"  NUMA node {name}: {_some(entries, _MAX_LABELS, '')}"
 
 
 def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
@@ -125,7 +125,7 @@ def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
         if label.startswith("NIC") and address in names
     ]
     if known:
-        yield f"  {_some(known, _MOST_LABELS, '')}"
+        yield f"  {_some(known, _MAX_LABELS, '')}"
 
 
 def _unclear(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _unclear(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[s
         if isinstance(one.kind, Unknown) and one.address in labels
     )
     for reason, names in group(found).items():
-        yield f"  of unknown kind ({reason}): {_some(names, _MOST_LABELS, '')}"
+        yield f"  of unknown kind ({reason}): {_some(names, _MAX_LABELS, '')}"
 
 
 def _not_known(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
@@ -156,7 +156,7 @@ def _topology_file(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
     yield f"  topology file: {file}"
     left_out = [label for address, label in labels.items() if tree and not tree.find(address)]
     if left_out:
-        some = _some(left_out, _MOST_LABELS, "")
+        some = _some(left_out, _MAX_LABELS, "")
         yield f"  not in that file, so NCCL uses sysfs: {some}"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from workbench.resources.unknown import Unknown
 
-MOST_LINES = 200
+MAX_LINES = 200
 _LONGEST = 400
 """Most characters of a line."""
 _READ_S = 2.0
@@ -42,7 +42,7 @@ class KernelLog:
     read
         Number of lines that were searched.
     lines
-        The newest relevant lines, at most `MOST_LINES`, in order.
+        The newest relevant lines, at most `MAX_LINES`, in order.
     """
 
     source: str
@@ -78,7 +78,7 @@ def read_kernel_log(
 
 
 def _selected(source: str, lines: Iterator[str] | list[str]) -> KernelLog:
-    kept: deque[str] = deque(maxlen=MOST_LINES)
+    kept: deque[str] = deque(maxlen=MAX_LINES)
     read = 0
     for read, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines
         if _RELEVANT.search(line):

@@ -18,15 +18,15 @@ from workbench.resources.unknown import Unknown
 VARIABLE = "NCCL_RAS_ADDR"
 DEFAULT = "localhost:28028"
 """NCCL's default of NCCL_RAS_ADDR."""
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 _PROTOCOL = 2
 """Version that is offered; the server answers with its own, and the commands used exist in all."""
 _COLLECT_S = 2
 """How long NCCL may wait for other processes, in seconds."""
 _LIMIT_S = 4.0
 _CHUNK = 1 << 16
-_MOST_LINE_BYTES = 1 << 16
-_MOST_DEPTH = 64
+_MAX_LINE_BYTES = 1 << 16
+_MAX_DEPTH = 64
 """Deeper JSON is text: recursive code would fail on it."""
 
 
@@ -104,9 +104,9 @@ def _read(server: _Lines, where: str) -> RasStatus:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether JSON values are nested more than `_MOST_DEPTH` deep."""
+    """Whether JSON values are nested more than `_MAX_DEPTH` deep."""
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(_MOST_DEPTH):
+    for _ in range(_MAX_DEPTH):
         parents = [one.values() if isinstance(one, dict) else one for one in level]
         level = [one for parent in parents for one in parent if isinstance(one, dict | list)]
         if not level:
@@ -129,8 +129,8 @@ class _Lines:
             if not (data := self._receive()):
                 raise ValueError(f"closed the connection after {command!r}")
             self._read += data
-            if len(self._read) > _MOST_LINE_BYTES:
-                raise ValueError(f"answered {command!r} with more than {_MOST_LINE_BYTES:,} bytes")
+            if len(self._read) > _MAX_LINE_BYTES:
+                raise ValueError(f"answered {command!r} with more than {_MAX_LINE_BYTES:,} bytes")
         line, _, self._read = self._read.partition(b"\n")
         return line.decode("utf-8", "replace").strip()
 
@@ -139,10 +139,10 @@ class _Lines:
         self._connection.sendall(command.encode() + b"\n")
 
     def rest(self) -> str:
-        """Return everything until the server closes the connection, or `MOST_BYTES` of it."""
-        while len(self._read) < MOST_BYTES and (data := self._receive()):
+        """Return everything until the server closes the connection, or `MAX_BYTES` of it."""
+        while len(self._read) < MAX_BYTES and (data := self._receive()):
             self._read += data
-        return self._read[:MOST_BYTES].decode("utf-8", "replace")
+        return self._read[:MAX_BYTES].decode("utf-8", "replace")
 
     def _receive(self) -> bytes:
         self._limit()

@@ -10,7 +10,7 @@ from pathlib import Path
 from workbench.safefiles import read_file
 
 _PREFIX = "NCCL_"
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 _DEFAULT_TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
 
 
@@ -72,6 +72,6 @@ class NcclSettings:
 def _lines(file: Path) -> list[str]:
     """Return the lines of a settings file; none if it cannot be read, as in NCCL."""
     try:
-        return read_file(file, _MOST_BYTES).decode(errors="replace").splitlines()
+        return read_file(file, _MAX_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return []

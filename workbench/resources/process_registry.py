@@ -28,7 +28,7 @@ CLUSTERS_FOLDER = "gradient-workbench-clusters"
 """Name of the folder next to it, in which kernels publish the state of their cluster."""
 CLUSTERS_VERSION = 1
 """Version of these entries."""
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """A larger file is not an entry."""
 _INVALID = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 _SETTLED_NS = 2_000_000_000
@@ -99,7 +99,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         if path.stat().st_uid != os.getuid():
             return None
-        entry: dict[str, Any] = load_json(read_file(path, MOST_BYTES), finite=False)
+        entry: dict[str, Any] = load_json(read_file(path, MAX_BYTES), finite=False)
         signed = entry.pop("signed")
         pid, started_s, namespace = signed["pid"], signed["started_s"], signed["namespace"]
         is_running = _started_s(pid) == started_s

@@ -19,9 +19,9 @@ from workbench.safefiles import load_json, modified_s, read_file
 
 _PROBED = ("host", "gpus", "nics", "pcie")
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Largest snapshot file; that of an HGX board has about 100 kB."""
-_MOST_BRACKETS = 100_000
+_MAX_BRACKETS = 100_000
 """Most opening brackets of a snapshot; one of the largest possible size has half as many."""
 
 
@@ -54,7 +54,7 @@ class Snapshot(SnapshotRecord):
                 "`workbench resources --json` writes."
             )
         try:
-            data = load_json(text, most_brackets=_MOST_BRACKETS)
+            data = load_json(text, most_brackets=_MAX_BRACKETS)
         except ValueError as error:
             raise SnapshotError(
                 f"{source} is not complete JSON ({error}): it was truncated or is another kind of "
@@ -103,7 +103,7 @@ class Snapshot(SnapshotRecord):
             If the file cannot be read, is truncated, of another version, or not a snapshot.
         """
         try:
-            data = read_file(path, MOST_BYTES)
+            data = read_file(path, MAX_BYTES)
         except OSError as error:
             raise SnapshotError(
                 f"cannot read the snapshot {path}: {error.strerror}. "
@@ -175,7 +175,7 @@ def load(path: str | Path) -> Snapshot:
         If it cannot be read, or is neither.
     """
     try:
-        data = read_file(path, MOST_BYTES)
+        data = read_file(path, MAX_BYTES)
     except OSError as error:
         raise SnapshotError(
             f"cannot read {path}: {error.strerror}. Check its name and permissions."

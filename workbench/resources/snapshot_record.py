@@ -22,9 +22,9 @@ DeviceLike: TypeAlias = Gpu | Nic | int | str
 
 _GPU_NAME = re.compile(r"(?:gpu ?)?(\d+)", re.IGNORECASE)
 _PCI_NAME = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
-MOST_GPUS = 256
+MAX_GPUS = 256
 """Limit for GPUs; the largest systems have 16 GPUs with 7 MIG devices each, 112 in total."""
-MOST_NICS = 2_048
+MAX_NICS = 2_048
 """Limit for NICs; a container host has hundreds of virtual interfaces, and more with SR-IOV."""
 _SWITCH = "0x068000"  # the PCI class of an NVSwitch
 
@@ -65,7 +65,7 @@ class SnapshotRecord:
         Status of each probe: ``snapshot.probes["gpus"].reason``.
     """
 
-    MOST_ENTRIES: ClassVar[Mapping[str, int]] = {"gpus": MOST_GPUS, "nics": MOST_NICS}
+    MAX_ENTRIES: ClassVar[Mapping[str, int]] = {"gpus": MAX_GPUS, "nics": MAX_NICS}
 
     taken_at: float
     host: HostInfo

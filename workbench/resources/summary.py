@@ -24,7 +24,7 @@ from workbench.resources.unknown import Unknown
 from workbench.resources.vsphere import vsphere_lines
 from workbench.safefiles import format_bytes
 
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 """Most GPUs or NICs that are listed; the largest hosts have about 20 of each."""
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}
 _PAIRS_NAMED = 4  # further pairs of one kind are counted, so that 64 GPUs stay readable
@@ -89,7 +89,7 @@ def _part(snapshot: SnapshotRecord, name: str, entries: list[str]) -> Iterator[s
 
 
 def _gpus(snapshot: SnapshotRecord) -> Iterator[str]:
-    for gpu in snapshot.gpus[:MOST_DEVICES]:
+    for gpu in snapshot.gpus[:MAX_DEVICES]:
         if isinstance(gpu.name, Unknown) and gpu.name == gpu.uuid == gpu.pci_address:
             yield f"  {gpu.index}  {gpu.name}"  # a lost GPU: show the reason once, not ten times
             continue
@@ -100,8 +100,8 @@ def _gpus(snapshot: SnapshotRecord) -> Iterator[str]:
 
 
 def _more(count: int, what: str) -> Iterator[str]:
-    if count > MOST_DEVICES:
-        yield f"  and {count - MOST_DEVICES:,} more {what}: `workbench resources --json` has all"
+    if count > MAX_DEVICES:
+        yield f"  and {count - MAX_DEVICES:,} more {what}: `workbench resources --json` has all"
 
 
 def _gpu(gpu: Gpu) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _nvlinks_in_file(snapshot: SnapshotRecord) -> Iterator[str]:
 
 
 def _nics(snapshot: SnapshotRecord) -> Iterator[str]:
-    for nic in snapshot.nics[:MOST_DEVICES]:
+    for nic in snapshot.nics[:MAX_DEVICES]:
         yield from _nic(nic)
     yield from _more(len(snapshot.nics), "NICs")
 

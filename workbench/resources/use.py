@@ -28,7 +28,7 @@ BUSY_SHARE = 0.05
 """A device used less than this is idle."""
 IDLE_FROM_S = 600.0
 """Allocations shorter than this are not listed as idle."""
-_MOST_ROWS = 100_000
+_MAX_ROWS = 100_000
 _LOCK_S = 1.0
 """How long a process waits for another one that writes."""
 _KEYS = ("day", "notebook", "cluster", "vm", "device")
@@ -140,7 +140,7 @@ class UseStore:
             connection.execute(
                 "DELETE FROM use WHERE rowid NOT IN "
                 "(SELECT rowid FROM use ORDER BY last_s DESC LIMIT ?)",
-                (_MOST_ROWS,),
+                (_MAX_ROWS,),
             )
         self.path.chmod(0o600)
 

@@ -19,7 +19,7 @@ from workbench.resources.nics.records import Nic, is_pvrdma
 from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
 from workbench.resources.vsphere_limits import (
-    MOST_VGPUS,
+    MAX_VGPUS,
     hardware_version,
     passthrough_words,
     reached_limits,
@@ -113,9 +113,9 @@ def gpu_request(board: str, count: int) -> str:
     assert whole is not None
     if whole.p2p is False:
         return f"{count} GPUs of {board}, which has no NVLink: they exchange data over PCIe"
-    if count > MOST_VGPUS:
+    if count > MAX_VGPUS:
         return (
-            f"{count} GPUs by DirectPath I/O: a VM has at most {MOST_VGPUS} vGPUs in vSphere 8.0. "
+            f"{count} GPUs by DirectPath I/O: a VM has at most {MAX_VGPUS} vGPUs in vSphere 8.0. "
             f"PCI passthrough devices, with NICs: {passthrough_words()}. All memory of the VM is "
             "reserved"
         )

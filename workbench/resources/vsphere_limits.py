@@ -20,7 +20,7 @@ from workbench.resources.nics.records import is_pvrdma
 from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
 
-MOST_VGPUS = 8
+MAX_VGPUS = 8
 """Most vGPUs of one VM in vSphere 8.0."""
 _UNKNOWN = Unknown("no public document that states it is known here")
 _PRODUCT = re.compile(r"VMware(\d+),\d+")

@@ -18,8 +18,8 @@ from workbench.resources.process_registry import (
     jupyter_folder,
 )
 
-MOST_CLUSTERS = 100
-_MOST_CHARACTERS = 300
+MAX_CLUSTERS = 100
+_MAX_CHARACTERS = 300
 _STOP_S = 120.0
 _STATES = {"starting", "ready", "running", "stopping", "failed"}
 
@@ -33,7 +33,7 @@ def list_clusters() -> list[dict[str, Any]]:
     entries = [_checked(one) for one in ProcessRegistry(folder).read()]
     found = {one["name"]: one for one in entries if one is not None}
     clusters = sorted(found.values(), key=lambda one: str(one["name"]))
-    return [*clusters, *_without_kernel(set(found))][:MOST_CLUSTERS]
+    return [*clusters, *_without_kernel(set(found))][:MAX_CLUSTERS]
 
 
 def _without_kernel(names: set[str]) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _text(value: Any) -> str:
-    return printable(str(value)[:_MOST_CHARACTERS])
+    return printable(str(value)[:_MAX_CHARACTERS])
 
 
 async def stop_kept_cluster(name: str) -> None:

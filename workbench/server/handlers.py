@@ -21,15 +21,15 @@ from workbench.doctor import diagnose
 from workbench.errors import ClusterError, NoCluster, SnapshotError, printable
 from workbench.resources import Snapshot
 from workbench.resources.codec import encode
-from workbench.resources.snapshot import MOST_BYTES, parse
+from workbench.resources.snapshot import MAX_BYTES, parse
 from workbench.resources.summary import show_bytes
 from workbench.resources.usage import Sample
 from workbench.server.clusters import list_clusters, stop_kept_cluster
 from workbench.server.feed import LiveFeed, LiveMessage, Notebooks
 
-_MOST_NAME_CHARACTERS = 200
+_MAX_NAME_CHARACTERS = 200
 """Longest file name; a longer one is cut."""
-_MOST_MESSAGE_CHARACTERS = 600
+_MAX_MESSAGE_CHARACTERS = 600
 AUTH_RESOURCE = "workbench"
 
 
@@ -59,7 +59,7 @@ def read_sent_file(name: str, data: bytes) -> str:
     `name` is for messages: no file of this machine is opened. Returns JSON with the name, the
     snapshot and the findings, or raises a `SnapshotError`.
     """
-    name = printable(name[:_MOST_NAME_CHARACTERS])
+    name = printable(name[:_MAX_NAME_CHARACTERS])
     try:
         snapshot = parse(data, name or "the file")
     except SnapshotError as error:
@@ -73,7 +73,7 @@ def read_sent_file(name: str, data: bytes) -> str:
 
 
 def _cut(text: str) -> str:
-    most = _MOST_MESSAGE_CHARACTERS
+    most = _MAX_MESSAGE_CHARACTERS
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -149,7 +149,7 @@ def _findings(snapshot: Snapshot, latest: LiveMessage | None) -> str:
 
 @web.stream_request_body
 class ReadHandler(RestHandler):
-    """``POST read``: accepts up to `MOST_BYTES`, and nothing without authentication."""
+    """``POST read``: accepts up to `MAX_BYTES`, and nothing without authentication."""
 
     def initialize(self, lock: asyncio.Lock) -> None:
         """Store the arguments from `attach`; the lock allows one file at a time."""
@@ -159,7 +159,7 @@ class ReadHandler(RestHandler):
 
     def data_received(self, chunk: bytes) -> None:
         """Append a chunk of the body; a body that is too large is discarded."""
-        self.too_large = self.too_large or len(self.body) + len(chunk) > MOST_BYTES
+        self.too_large = self.too_large or len(self.body) + len(chunk) > MAX_BYTES
         if self.too_large or not self.current_user:
             self.body.clear()
         else:
@@ -171,7 +171,7 @@ class ReadHandler(RestHandler):
         """Answer with the snapshot in the file and the doctor's findings on it."""
         name = self.get_query_argument("name", "")
         if self.too_large:
-            limit = f"at most {show_bytes(MOST_BYTES)} are read"
+            limit = f"at most {show_bytes(MAX_BYTES)} are read"
             self.refuse(413, f"{name or 'the file'} is too large: {limit}")
             return
         try:

@@ -23,7 +23,7 @@ AWAKE_S = 300.0
 """Seconds for which the sampler runs after a scrape; Prometheus treats older data as stale."""
 YOUNG_S = 5.0
 """Age in seconds above which a sample is out of date and not returned."""
-MOST_DEVICES = 256
+MAX_DEVICES = 256
 """Most devices of each kind; their names are labels."""
 
 _GPU_LABELS, _NIC_LABELS = ("gpu", "uuid"), ("nic",)
@@ -161,12 +161,12 @@ class HardwareCollector(Collector):
 def _gpus(plain: dict[str, Any]) -> list[Row]:
     return [
         ((str(gpu["index"]), gpu["uuid"] if isinstance(gpu["uuid"], str) else ""), gpu)
-        for gpu in plain["gpus"][:MOST_DEVICES]
+        for gpu in plain["gpus"][:MAX_DEVICES]
     ]
 
 
 def _nics(plain: dict[str, Any]) -> list[Row]:
-    return [((nic["name"],), nic) for nic in plain["nics"][:MOST_DEVICES]]
+    return [((nic["name"],), nic) for nic in plain["nics"][:MAX_DEVICES]]
 
 
 def _clock_limits(gpus: list[Row]) -> Metric:

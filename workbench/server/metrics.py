@@ -1,8 +1,8 @@
 """Prometheus metrics of the running clusters, on the Jupyter server's ``/metrics``.
 
 Kernels write their figures to a `ProcessRegistry`, and each scrape reads it. The number
-of labels is limited to the newest `MOST_CLUSTERS` clusters, `MOST_RANKS` ranks of each,
-and `MOST_PHASES` phases.
+of labels is limited to the newest `MAX_CLUSTERS` clusters, `MAX_RANKS` ranks of each,
+and `MAX_PHASES` phases.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from workbench.resources.process_registry import FOLDER, ProcessRegistry, jupyte
 
 VERSION = 1
 """Version of the registry's entries."""
-MOST_CLUSTERS = 16
-MOST_RANKS = 1024
-MOST_PHASES = 16
-MOST_CHARACTERS = 100
+MAX_CLUSTERS = 16
+MAX_RANKS = 1024
+MAX_PHASES = 16
+MAX_CHARACTERS = 100
 """Longest value of a label, in characters."""
 
 Row: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
@@ -130,10 +130,10 @@ def _ranks(entries: list[dict[str, Any]]) -> Iterator[Row]:
     valid = [one for one in entries if one.get("version") == VERSION and number(one, ("time_s",))]
     newest = sorted(valid, key=lambda one: float(one["time_s"]), reverse=True)
     # if two clusters have the same name, only the newer one: samples must be unique
-    clusters = {_label(one.get("cluster")): one for one in reversed(newest[:MOST_CLUSTERS])}
+    clusters = {_label(one.get("cluster")): one for one in reversed(newest[:MAX_CLUSTERS])}
     for name, entry in clusters.items():
         seen: set[int] = set()
-        for rank in _list(entry.get("ranks"))[:MOST_RANKS]:
+        for rank in _list(entry.get("ranks"))[:MAX_RANKS]:
             index = rank.get("rank") if isinstance(rank, dict) else None
             if isinstance(index, int) and index not in seen:
                 seen.add(index)
@@ -142,7 +142,7 @@ def _ranks(entries: list[dict[str, Any]]) -> Iterator[Row]:
 
 def _phases(rank: dict[str, Any]) -> list[tuple[str, float]]:
     seconds = rank.get("seconds")
-    names = list(seconds)[:MOST_PHASES] if isinstance(seconds, dict) else []
+    names = list(seconds)[:MAX_PHASES] if isinstance(seconds, dict) else []
     found = [(name, number(rank, ("seconds", name))) for name in names if name != "communication"]
     return [(_label(name), value) for name, value in found if value is not None]
 
@@ -161,7 +161,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _label(value: Any) -> str:
-    return printable(str(value or "")[:MOST_CHARACTERS])
+    return printable(str(value or "")[:MAX_CHARACTERS])
 
 
 _registered: set[int] = set()

@@ -15,7 +15,7 @@ from workbench.testbed.leases import Lease, acquire, remove
 from workbench.testbed.network import KERNEL_HOST, Vm
 
 Rates = float | Sequence[float | None] | None
-_MOST = 250
+_MAX = 250
 
 
 @contextmanager
@@ -208,8 +208,8 @@ class Machines:
 
 
 def _for_each(n: int, gbps: Rates) -> list[float | None]:
-    if not 1 <= n <= _MOST:
-        raise UsageError(f"n={n}: not a possible number of VMs. Use 1 to {_MOST}.")
+    if not 1 <= n <= _MAX:
+        raise UsageError(f"n={n}: not a possible number of VMs. Use 1 to {_MAX}.")
     rates = list(gbps) if isinstance(gbps, Sequence) else [gbps] * n
     if len(rates) != n:
         raise UsageError(f"gbps={gbps}: {len(rates)} rates for {n} VMs. Give one per VM.")

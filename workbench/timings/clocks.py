@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 BURST_NS = 800_000_000
 """Pings sent within this time of a burst's first ping belong to the burst."""
-MOST_DRIFT = 500e-6
+MAX_DRIFT = 500e-6
 """Largest drift of a host's clock: NTP's own limit (adjtimex(2))."""
 WANDER = 5e-17
 """Largest change of the drift per nanosecond: 3 ppm in a minute, some degrees of temperature."""
@@ -48,7 +48,7 @@ class Anchor(NamedTuple):
 
     def agrees(self, other: Anchor) -> bool:
         """Whether both fit one clock that did not step."""
-        drifted = MOST_DRIFT * abs(other.answered - self.answered)
+        drifted = MAX_DRIFT * abs(other.answered - self.answered)
         return other.low - self.high <= drifted and self.low - other.high <= drifted
 
 
@@ -155,10 +155,10 @@ class RingClocks:
             # around a step, either clock may be the right one
             if place > 0:
                 gap = lives[place][0] - lives[place - 1][1]
-                could &= times >= lives[place][2] - gap * (1 + MOST_DRIFT)
+                could &= times >= lives[place][2] - gap * (1 + MAX_DRIFT)
             if place + 1 < len(fits):
                 gap = lives[place + 1][0] - lives[place][1]
-                could &= times <= lives[place][3] + gap * (1 + MOST_DRIFT)
+                could &= times <= lives[place][3] + gap * (1 + MAX_DRIFT)
             shift = float(fit.offset - base)
             low = np.where(could, np.minimum(low, least + shift), low)
             high = np.where(could, np.maximum(high, most + shift), high)
@@ -296,7 +296,7 @@ def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, F
     each other, the drift has changed, and only the nearest anchors count.
     """
     count = len(times)
-    least, most = np.full(count, -MOST_DRIFT), np.full(count, MOST_DRIFT)
+    least, most = np.full(count, -MAX_DRIFT), np.full(count, MAX_DRIFT)
     if count < 2:
         return least, most, np.zeros(0)
     places = np.arange(count)

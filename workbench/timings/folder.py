@@ -34,14 +34,14 @@ _SNAPSHOTS = f"{SNAPSHOTS}.json"
 _VERDICT = "verdict.json"
 _JSON = frozenset({_FACTS, _SNAPSHOTS, _VERDICT})
 _LOCK = "lock"
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 """Largest `run.json` that is read; that of 512 ranks has 100 kB."""
-_MOST_SNAPSHOT_BYTES = 64 << 20
+_MAX_SNAPSHOT_BYTES = 64 << 20
 """Largest `snapshots.json` that is read; a VM of 8 GPUs has some 100 kB."""
-MOST_EVIDENCE = 10
+MAX_EVIDENCE = 10
 """Evidence bundles that are kept, the newest."""
 _EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip", re.ASCII)
-MOST_PROFILES = 10
+MAX_PROFILES = 10
 """Profiles that are kept, the newest."""
 _PROFILE = re.compile(r"profile-(\d+)\.json\.gz", re.ASCII)
 _STREAM = re.compile(r"(iterations|offsets|collectives|layouts|logged|samples)-(\d+)\.arrows")
@@ -103,7 +103,7 @@ class RunFolder:
     def read_facts(self) -> dict[str, Any]:
         """Return the facts about the run; raise OSError or ValueError if they cannot be read."""
         try:
-            facts = load_json(read_file(self.path / _FACTS, _MOST_BYTES), finite=False)
+            facts = load_json(read_file(self.path / _FACTS, _MAX_BYTES), finite=False)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path / _FACTS)) from error
         if not isinstance(facts, dict):
@@ -116,7 +116,7 @@ class RunFolder:
 
     def read_snapshots(self) -> Any:
         """Return the snapshots of the VMs as plain values; raise as `read_facts`."""
-        return load_json(read_file(self.path / _SNAPSHOTS, _MOST_SNAPSHOT_BYTES), finite=False)
+        return load_json(read_file(self.path / _SNAPSHOTS, _MAX_SNAPSHOT_BYTES), finite=False)
 
     def write_snapshots(self, snapshots: dict[str, Any]) -> None:
         """Write the snapshots of the VMs by name, completely or not at all."""
@@ -131,7 +131,7 @@ class RunFolder:
             It cannot be read.
         """
         try:
-            return Verdict.from_dict(load_json(read_file(self.path / _VERDICT, _MOST_BYTES)))
+            return Verdict.from_dict(load_json(read_file(self.path / _VERDICT, _MAX_BYTES)))
         except FileNotFoundError:
             return None
 
@@ -184,7 +184,7 @@ def new_profile(folder: Path) -> Path:
             found[int(match[1])] = path
         elif _PROFILE.fullmatch(path.name.removesuffix(".part")):
             path.unlink(missing_ok=True)  # of a kernel that ended while it wrote
-    for number in sorted(found)[: -(MOST_PROFILES - 1)]:
+    for number in sorted(found)[: -(MAX_PROFILES - 1)]:
         found[number].unlink(missing_ok=True)
     return folder / f"profile-{max(found, default=0) + 1}.json.gz"
 

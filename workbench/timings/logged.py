@@ -13,9 +13,9 @@ from workbench.wire.logged_values import LoggedValues
 
 VALUE = np.dtype([("iteration", "i8"), ("rank", "i4"), ("name", "i4"), ("value", "f8")])
 """A logged value; `name` is the place of its name among all names."""
-MOST_VALUES = 1 << 20
+MAX_VALUES = 1 << 20
 """Values kept in memory (32 MB); the older half is deleted when this limit is reached."""
-MOST_NAMES = 64
+MAX_NAMES = 64
 """Most names of all ranks together, each of which a table has a column for."""
 _STORED = np.dtype(
     [("cell", "i8"), ("index", "i8"), ("rank", "i4"), ("name", "i4"), ("value", "f8")]
@@ -131,19 +131,19 @@ class LoggedStore:
 
     def _number(self, name: str) -> int:
         """Return the number of a name; -1 if there are too many."""
-        if name not in self._names and len(self._names) >= MOST_NAMES:
-            if len(self._refused) < MOST_NAMES:
+        if name not in self._names and len(self._names) >= MAX_NAMES:
+            if len(self._refused) < MAX_NAMES:
                 self._refused.setdefault(name)
             return -1
         return self._names.setdefault(name, len(self._names))
 
     def _append(self, rows: list[tuple[Any, ...]]) -> None:
         new = np.array([row for row in rows if row[3] >= 0], _STORED)
-        if (discarded := len(new) - MOST_VALUES // 2) > 0:  # with all earlier ones
+        if (discarded := len(new) - MAX_VALUES // 2) > 0:  # with all earlier ones
             new = new[discarded:]
             self._forgotten += self._count + discarded
             self._count = 0
-        if self._count + len(new) > MOST_VALUES:
+        if self._count + len(new) > MAX_VALUES:
             half = self._count // 2
             self._values[: self._count - half] = self._values[half : self._count].copy()
             self._count -= half

@@ -126,7 +126,7 @@ class TimingsQueries(TimingsSource):
     def collective_totals(self, first: int, last: int) -> totals.CollectiveTotals:
         """Return the cost of each collective in the iterations `first` to `last`, both included.
 
-        Computed from a sample of at most `totals.MOST_RECORDS` of the stored records.
+        Computed from a sample of at most `totals.MAX_RECORDS` of the stored records.
         """
         return totals.total(self.records(first, last))
 

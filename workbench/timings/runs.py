@@ -10,15 +10,15 @@ from pathlib import Path
 
 from workbench.errors import RunError, UsageError, shortened
 from workbench.safefiles import xdg_folder
-from workbench.timings.folder import MOST_EVIDENCE, RunFolder, evidence_files
+from workbench.timings.folder import MAX_EVIDENCE, RunFolder, evidence_files
 from workbench.timings.session_file import SUFFIX, unpack
 
 FolderLike = str | os.PathLike[str]
 
 FOLDER_VARIABLE = "GRADIENT_WORKBENCH_RUNS"
-MOST_RUNS = 50
+MAX_RUNS = 50
 """Default of GRADIENT_WORKBENCH_MOST_RUNS: how many runs are kept."""
-MOST_BYTES = 10_000_000_000
+MAX_BYTES = 10_000_000_000
 """Default of GRADIENT_WORKBENCH_MOST_BYTES: the size limit of all runs."""
 
 
@@ -30,8 +30,8 @@ _SHOWN = 300
 class Limits:
     """Limits of all runs, including the run being written, which is never removed."""
 
-    most_runs: int = MOST_RUNS
-    most_bytes: int = MOST_BYTES
+    most_runs: int = MAX_RUNS
+    most_bytes: int = MAX_BYTES
 
     @classmethod
     def from_environment(cls) -> Limits:
@@ -43,8 +43,8 @@ class Limits:
             A variable is not a positive integer.
         """
         return cls(
-            _number("GRADIENT_WORKBENCH_MOST_RUNS", MOST_RUNS),
-            _number("GRADIENT_WORKBENCH_MOST_BYTES", MOST_BYTES),
+            _number("GRADIENT_WORKBENCH_MOST_RUNS", MAX_RUNS),
+            _number("GRADIENT_WORKBENCH_MOST_BYTES", MAX_BYTES),
         )
 
 
@@ -184,7 +184,7 @@ def prune_evidence(folder: Path) -> None:
     OSError
         One cannot be removed.
     """
-    for path in evidence_files(folder)[MOST_EVIDENCE:]:
+    for path in evidence_files(folder)[MAX_EVIDENCE:]:
         path.unlink(missing_ok=True)
     others = [RunFolder(path) for path in folder.parent.iterdir() if path.is_dir()]
     only = [
@@ -193,7 +193,7 @@ def prune_evidence(folder: Path) -> None:
         if run.path != folder and evidence_files(run.path) and not run.is_run()
     ]
     only.sort(key=lambda run: run.path.name, reverse=True)
-    for run in only[MOST_RUNS:]:
+    for run in only[MAX_RUNS:]:
         run.remove()
 
 

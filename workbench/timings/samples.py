@@ -19,7 +19,7 @@ PERIOD_S = 2.0
 """Interval between the samples of a VM while a cell runs; one takes some 2 ms of CPU time there."""
 PER_INTERVAL = 3600
 """After so many samples of a VM, the interval between those that are stored doubles."""
-_MOST_PENDING = 4096
+_MAX_PENDING = 4096
 """Samples that wait for the first iteration, or for the disk."""
 
 COLUMNS = ("time_s", "vm", "sample")
@@ -88,7 +88,7 @@ class SampleLog:
             self._rounds += 1
             for vm, sample in samples.items():
                 self._pending.append((time_s, vm, json.dumps(encode(sample))))
-            extra = len(self._pending) - _MOST_PENDING
+            extra = len(self._pending) - _MAX_PENDING
             if extra > 0:
                 self.dropped += extra
                 del self._pending[:extra]

@@ -14,9 +14,9 @@ from workbench.errors import RunError
 from workbench.timings.folder import RunFolder, is_run_file
 
 SUFFIX = ".gwsession"
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 """Most bytes that a session file may unpack to."""
-_MOST_FILES = 1000
+_MAX_FILES = 1000
 _ENCRYPTED = 1
 """A bit of the flags of a ZIP entry."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -81,7 +81,7 @@ def _unpack(path: Path) -> Path:
                 raise RunError(
                     f"{path}: not a session file ({one.filename!r} {why}). Write one with Run.save."
                 )
-        if odd or not entries or len(entries) > _MOST_FILES or size > _MOST_BYTES:
+        if odd or not entries or len(entries) > _MAX_FILES or size > _MAX_BYTES:
             why = f"it has {odd[0]!r}" if odd else f"{len(entries)} files of {size} bytes"
             raise RunError(f"{path}: not a session file ({why}). Write one with Run.save.")
         home = Path(tempfile.mkdtemp(prefix="workbench-session-"))

@@ -15,7 +15,7 @@ from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.logged import NOTHING, Logged
 from workbench.timings.store import CollectiveRecord, Rows, Store
 
-_MOST = 2**62
+_MAX = 2**62
 """Larger numbers of iterations are treated as this one, because Arrow has none of more than 64
 bits."""
 
@@ -64,7 +64,7 @@ def checked_span(first: object, last: object) -> tuple[int | None, int | None]:
     """
     given = (("first", first), ("last", last))
     numbers = [None if value is None else checked_int(value, name) for name, value in given]
-    begin, end = (None if n is None else max(-_MOST, min(n, _MOST)) for n in numbers)
+    begin, end = (None if n is None else max(-_MAX, min(n, _MAX)) for n in numbers)
     return begin, end
 
 

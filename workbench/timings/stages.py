@@ -26,7 +26,7 @@ from workbench.wire import Flag
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_RECORDS = 512
+MAX_RECORDS = 512
 """Most records, the newest ones, in which stages are searched."""
 NEARLY_ALL = 0.9
 """Share of the iterations in which the earlier of two stages must have sent first."""
@@ -145,7 +145,7 @@ class _Group:
 def find(records: Iterable[CollectiveRecord]) -> Pipelines:
     """Return the pipelines in the newest of some records."""
     chosen = [one for one in records if one.iteration >= 0 and KINDS & set(one.layout.kinds)]
-    chosen = chosen[-MOST_RECORDS:]
+    chosen = chosen[-MAX_RECORDS:]
     chosen = [one for one in chosen if not one.flags & Flag.LEFT_OUT] or chosen
     names = group_names(chosen)
     found: list[Pipeline] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.timings.logged import MOST_NAMES
+from workbench.timings.logged import MAX_NAMES
 from workbench.timings.runs import FolderLike, new_path
 from workbench.timings.samples import SampleLog
 from workbench.timings.store import Rows, Store
@@ -146,7 +146,7 @@ class RunStorage:
             self._refused = True
             self.errors.append(
                 f"log({refused[0]}=...): its values are not kept, as the ranks have logged "
-                f"{MOST_NAMES} other names. Log fewer names."
+                f"{MAX_NAMES} other names. Log fewer names."
             )
         while self._warned < len(self.errors):
             warnings.warn(self.errors[self._warned], RuntimeWarning, stacklevel=3)

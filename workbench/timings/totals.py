@@ -1,6 +1,6 @@
 """The cost of single collectives over some iterations, by name.
 
-Views request this often. So it reads at most `MOST_RECORDS` records, evenly spread over the
+Views request this often. So it reads at most `MAX_RECORDS` records, evenly spread over the
 iterations.
 """
 
@@ -25,7 +25,7 @@ Times = npt.NDArray[np.int64]
 _Operation = tuple[str, int, str, int, str, int]
 """Name, bytes, kind, process set, who called it, and the other rank of a message."""
 
-MOST_RECORDS = 512
+MAX_RECORDS = 512
 """Most records that are read."""
 _NO_TIME = Unknown("it took no time that could be measured")
 _NOT_TIMED = Unknown("not recorded")
@@ -96,7 +96,7 @@ def total(records: Sequence[CollectiveRecord]) -> CollectiveTotals:
         return CollectiveTotals(-1, -1, ())
     records = [one for one in records if not one.flags & Flag.LEFT_OUT] or records
     numbers = [one.iteration for one in records]
-    step = -(-len(records) // MOST_RECORDS)
+    step = -(-len(records) // MAX_RECORDS)
     costs: dict[_Operation, list[_Cost]] = {}
     for group in _by_layout(records[::step]):
         for operation, cost in _costs(group):

@@ -20,7 +20,7 @@ from workbench.safefiles import make_private_folder
 from workbench.timings import arrow_files
 from workbench.timings.collective_records import RecordBlock
 from workbench.timings.folder import FORMAT, SNAPSHOTS, RunFolder
-from workbench.timings.logged import MOST_NAMES
+from workbench.timings.logged import MAX_NAMES
 from workbench.timings.run_lock import HEARTBEAT_S
 from workbench.timings.runs import Limits, prune
 from workbench.timings.samples import SampleLog
@@ -138,7 +138,7 @@ class RunWriter:
                 )
             if refused := self._store.logged.refused:
                 self._leave_out(
-                    f"logged values of {', '.join(refused)}: only {MOST_NAMES} names are kept"
+                    f"logged values of {', '.join(refused)}: only {MAX_NAMES} names are kept"
                 )
             missing = self._store.total - self._rows
             if missing:

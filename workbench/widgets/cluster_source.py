@@ -28,8 +28,8 @@ from workbench.widgets.nominal import NominalRate
 from workbench.widgets.profiles import profile_file, profile_text
 from workbench.widgets.source import (
     COLUMNS,
-    MOST_COLLECTIVES,
-    MOST_STRAGGLERS,
+    MAX_COLLECTIVES,
+    MAX_STRAGGLERS,
     Details,
     KeyFigures,
     RankPlace,
@@ -42,7 +42,7 @@ from workbench.widgets.stages import stage_entries
 
 _OVERLAP_ITERATIONS = 8
 """By how many iterations the records of one rank may arrive after those of another."""
-_MOST_NEW_ROWS = 1 << 15
+_MAX_NEW_ROWS = 1 << 15
 _STRAGGLER_ITERATIONS = 1000
 """Most iterations that are searched for stragglers, so that the search stays fast."""
 _FIGURE_ROWS = 1 << 17
@@ -166,7 +166,7 @@ class ClusterSource:
             if timings is not self._timings:  # another thread has seen the start of a new run
                 return NO_ITERATION
             while self._counted < len(timings):
-                end = self._counted + _MOST_NEW_ROWS
+                end = self._counted + _MAX_NEW_ROWS
                 first, rows = timings.read(self._counted, end, aligned=False)
                 self._counted = first + len(rows)
                 self._so_far.add(rows)
@@ -185,7 +185,7 @@ class ClusterSource:
             key_figures(
                 self._cluster, timings, self._nominal, summarize(timings.between(begin, end))
             ),
-            totals.collectives[:MOST_COLLECTIVES] or _NO_COLLECTIVE,
+            totals.collectives[:MAX_COLLECTIVES] or _NO_COLLECTIVE,
             len(totals.collectives),
             totals.first_iteration,
             self._stragglers(timings, begin, end, selected=first is not None),
@@ -215,7 +215,7 @@ class ClusterSource:
         timings = self._current()
         first, rows = timings.read(max(0, cursor - _OVERLAP_ITERATIONS * self._cluster.n))
         total = first + len(rows)
-        if not first <= cursor <= total or total - cursor > _MOST_NEW_ROWS:
+        if not first <= cursor <= total or total - cursor > _MAX_NEW_ROWS:
             return None
         # Include earlier rows of other ranks: waiting times need all ranks of an iteration.
         news = rows["iteration"][cursor - first :]
@@ -261,7 +261,7 @@ class ClusterSource:
                 if timings is self._timings:  # otherwise they would be those of the new run
                     found = [self._extended(one) for one in found]
                     self._late = found
-        return tuple(sorted(found, key=lambda one: -one.last_iteration)[:MOST_STRAGGLERS])
+        return tuple(sorted(found, key=lambda one: -one.last_iteration)[:MAX_STRAGGLERS])
 
     def _extended(self, late: StragglerEntry) -> StragglerEntry:
         """Return a straggler with an earlier first iteration if it was already late before."""

@@ -14,8 +14,8 @@ from workbench.timings.runs import all_runs, find
 from workbench.timings.store import Rows
 from workbench.timings.summary import summarize
 
-MOST_NAMES = 50
-MOST_POINTS = 4096
+MAX_NAMES = 50
+MAX_POINTS = 4096
 """Most times that are sent, 40 KB; those of longer runs are means of successive iterations."""
 
 
@@ -46,7 +46,7 @@ class EarlierRun:
 
 def earlier_runs(own: Path | None) -> tuple[str, ...]:
     """Return the names of the stored runs, the newest first, without the run at `own`."""
-    return tuple(run.path.name for run in all_runs() if run.path != own)[:MOST_NAMES]
+    return tuple(run.path.name for run in all_runs() if run.path != own)[:MAX_NAMES]
 
 
 def earlier_run(name: str) -> EarlierRun | Unknown:
@@ -66,7 +66,7 @@ def earlier_run(name: str) -> EarlierRun | Unknown:
 def _times(rows: Rows) -> tuple[int, tuple[float | None, ...]]:
     """Return how many iterations a time is of, and the mean over these and the ranks."""
     numbers = rows["iteration"]
-    each = -(-(int(numbers.max()) + 1) // MOST_POINTS)
+    each = -(-(int(numbers.max()) + 1) // MAX_POINTS)
     counts = np.bincount(numbers // each)
     sums = np.bincount(numbers // each, weights=rows["iteration_ns"] / 1e3)
     pairs = zip(sums.tolist(), counts.tolist(), strict=True)

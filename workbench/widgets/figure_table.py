@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.widgets.table import Table
 
-_MOST_ROWS = 60
+_MAX_ROWS = 60
 _TAGS = re.compile(r"<[^>]*>")
 
 
@@ -23,9 +23,9 @@ def values_table(figure: Any, name: str) -> Table:
     else:
         head = ("collective", "kind", "bytes", "10 %", "median (ms)", "90 %")
         rows = list(_point_rows(figure))
-    left_out = len(rows) - _MOST_ROWS
+    left_out = len(rows) - _MAX_ROWS
     notes = [f"{left_out:,} further rows are not shown."] if left_out > 0 else []
-    return Table(name, head, rows[:_MOST_ROWS], notes)
+    return Table(name, head, rows[:_MAX_ROWS], notes)
 
 
 def plain(text: object, between: str = " ") -> str:

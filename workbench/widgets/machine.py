@@ -8,11 +8,11 @@ from typing import Any
 from workbench.doctor import diagnose
 from workbench.resources import Snapshot, Unknown, take_snapshot
 from workbench.resources.distance_matrix import matrix
-from workbench.resources.summary import MOST_DEVICES, lines, nvlink_words, profile_words, show_bytes
+from workbench.resources.summary import MAX_DEVICES, lines, nvlink_words, profile_words, show_bytes
 from workbench.widgets.findings import FindingsView
 from workbench.widgets.tree_picture import tree_picture
 
-_MOST_ROWS = 256
+_MAX_ROWS = 256
 """Most rows of a table, including the collapsed ones, that a page displays smoothly."""
 _TABLE = (
     "color:inherit;border-collapse:collapse;font-size:12px;"
@@ -118,12 +118,12 @@ class ResourcesView:
 
 def _bounded(head: list[str], rows: list[list[Any]], what: str) -> str:
     """Return a table of the first rows, with more rows collapsed below it."""
-    text = table(head, rows[:MOST_DEVICES])
-    more = rows[MOST_DEVICES:_MOST_ROWS]
+    text = table(head, rows[:MAX_DEVICES])
+    more = rows[MAX_DEVICES:_MAX_ROWS]
     if more:
         text += f"<details><summary>{len(more)} more {what}s</summary>{table(head, more)}</details>"
-    if len(rows) > _MOST_ROWS:
-        left = f"{len(rows) - _MOST_ROWS:,} {what}s are not shown. See this view's `.snapshot`."
+    if len(rows) > _MAX_ROWS:
+        left = f"{len(rows) - _MAX_ROWS:,} {what}s are not shown. See this view's `.snapshot`."
         text += f'<p style="font-size:12px;margin:4px 0">{left}</p>'
     return text
 

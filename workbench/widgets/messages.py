@@ -33,7 +33,7 @@ WINDOW_ROWS = 2048
 """Rows of a window (120 KB) during a run. Jupyter's server drops a kernel's
 messages above 1 MB/s, and a view sends each message to two listeners."""
 
-MOST_ROWS = 8192
+MAX_ROWS = 8192
 """Rows of the window at the end of a run, and of one after a burst."""
 
 SAVED_ROWS = 2048
@@ -131,7 +131,7 @@ class Composer:
         new_rows = self._source.since(self._cursor)
         self._sent = status
         due = self._window_due(status, changed, new_rows, now) if new_rows is not None else True
-        if new_rows is None or due or new_rows.rows > MOST_ROWS:
+        if new_rows is None or due or new_rows.rows > MAX_ROWS:
             return self._compose_window(status, now)
         if new_rows.rows:
             self._cursor = new_rows.cursor
@@ -147,7 +147,7 @@ class Composer:
     def _compose_window(self, status: Status, now: float) -> ViewMessage:
         # At least twice the rows since the last window, so that windows overlap.
         rows = max(WINDOW_ROWS, 2 * (self._cursor - max(0, self._windowed_cursor)))
-        rows = MOST_ROWS if status.state == "ended" else min(rows, MOST_ROWS)
+        rows = MAX_ROWS if status.state == "ended" else min(rows, MAX_ROWS)
         window = self._source.window(rows)
         self._cursor = self._windowed_cursor = window.cursor
         self._windowed_at = now
@@ -197,7 +197,7 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
     if request.get("type") == "earlier" and isinstance(request.get("name"), str):
         return ViewMessage({**content, "earlier": encode(source.earlier_run(request["name"]))})
     if request.get("type") == "rows" and "before" in numbers:
-        return _with_rows(content, source.before(numbers["before"], MOST_ROWS))
+        return _with_rows(content, source.before(numbers["before"], MAX_ROWS))
     return None
 
 

@@ -20,7 +20,7 @@ from workbench.widgets.tables import figures_line, summary_line
 WIDTH, HEIGHT = 960, 384
 LEFT, SPLIT, RIGHT = 56, 600, 948
 COLUMNS_DRAWN = 240
-MOST_ROWS = 16
+MAX_ROWS = 16
 """Most ranks that get a row of bars."""
 
 
@@ -167,7 +167,7 @@ def _one_iteration(grid: Grid, pattern: str) -> str:
     totals = grid.column("iteration_us")
     complete = np.flatnonzero(~np.isnan(totals).any(axis=1))
     at = int(complete[-1]) if len(complete) else len(grid) - 1
-    count = min(MOST_ROWS, len(grid.ranks))
+    count = min(MAX_ROWS, len(grid.ranks))
     each = min(48.0, 240.0 / count)
     longest = np.nanmax(totals[at], initial=1.0)
     frame = Frame(SPLIT + 76, 0, RIGHT - SPLIT - 76 - 62, 1, 0, round_up(longest * 1.01))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.fabric import FittedFabric
     from workbench.timings.source import TimingsSource
 
-_MOST_POINTS = 1000
+_MAX_POINTS = 1000
 """Most points, those with the most time: varying sizes would otherwise fill the page."""
 _LINE_POINTS = 60
 _WHAT = ["name", "kind", "bytes"]
@@ -68,8 +68,8 @@ def sizes_figure(
     with_service = frame[frame["service_us"] > 0]
     by_buffer = not with_service.empty
     points = _quantiles(_buffers(with_service) if by_buffer else _collectives(frame))
-    left_out = len(points) - _MOST_POINTS
-    points = points.nlargest(_MOST_POINTS, "total_us")
+    left_out = len(points) - _MAX_POINTS
+    points = points.nlargest(_MAX_POINTS, "total_us")
     figure = new_figure("Time of collectives, by size")
     for place, (kind, own) in enumerate(points.groupby("kind", sort=True)):
         figure.add_trace(_marks(str(kind), own, _SYMBOLS[place % len(_SYMBOLS)]))

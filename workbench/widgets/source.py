@@ -216,13 +216,13 @@ class Details:
     summary
         Its key figures.
     collectives
-        The most expensive first, at most `MOST_COLLECTIVES`.
+        The most expensive first, at most `MAX_COLLECTIVES`.
     names
         Number of collectives in total.
     collectives_since
         The first iteration for which single collectives are still stored.
     stragglers
-        The newest first, at most `MOST_STRAGGLERS`.
+        The newest first, at most `MAX_STRAGGLERS`.
     stages
         Of pipelines; empty if no rank waits for messages.
     """
@@ -237,8 +237,8 @@ class Details:
     stages: tuple[StageEntry, ...] | Unknown = ()
 
 
-MOST_COLLECTIVES = 40
-MOST_STRAGGLERS = 4
+MAX_COLLECTIVES = 40
+MAX_STRAGGLERS = 4
 
 
 @dataclass(frozen=True)

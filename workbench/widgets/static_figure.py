@@ -21,7 +21,7 @@ from workbench.widgets.table import Table
 WIDTH = 900
 INK = "#797979"
 """Grey, with a contrast of 4.3 : 1 both with white and with #111111."""
-_CHARACTER_PX, _MOST_LEFT = 6.6, 360
+_CHARACTER_PX, _MAX_LEFT = 6.6, 360
 _LEFT, _RIGHT, _TOP, _BELOW = 130, 16, 44, 52
 _LEGEND_PX = 130
 _LEGEND_ROW_PX = 18
@@ -258,7 +258,7 @@ def _legend_entries(figure: Any) -> list[tuple[str, str, float]]:
 
 def _left_px(rows: list[str]) -> float:
     """Return the space for the names of rows, or for the ticks of an axis."""
-    return max(_LEFT, min(_MOST_LEFT, _CHARACTER_PX * max(map(len, rows), default=0) + 12))
+    return max(_LEFT, min(_MAX_LEFT, _CHARACTER_PX * max(map(len, rows), default=0) + 12))
 
 
 def _legend(entries: list[tuple[str, str, float]], per_row: int, left_px: float) -> Iterator[str]:

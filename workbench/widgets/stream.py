@@ -17,7 +17,7 @@ SHARE = 0.2
 """With thousands of ranks messages are sent less often, so that they use less of a core."""
 RECENT = 0.1
 """Share of the newest message in the mean cost of a message."""
-MOST_S = 1.0
+MAX_S = 1.0
 """Longest such interval."""
 GATHER_S = 0.005
 """Delay after the first record, because the records of all ranks arrive almost
@@ -98,5 +98,5 @@ class Stream:
             mean_s += RECENT * (time.thread_time() - used - mean_s)
             ended = self._source.status().state == "ended"
             self._changed.wait(IDLE_POLL_S if ended else POLL_S)
-            rest = began + max(LEAST_S, min(mean_s / SHARE, MOST_S)) - time.monotonic()
+            rest = began + max(LEAST_S, min(mean_s / SHARE, MAX_S)) - time.monotonic()
             self._closed.wait(max(GATHER_S, rest))

@@ -12,10 +12,10 @@ from workbench.widgets.grid import Array, Grid, rank_means, typical
 from workbench.widgets.phases import EXPOSED, IN_TIME, OVERLAPPED
 from workbench.widgets.source import KeyFigures, TimingsReading
 
-MOST_RANKS = 16
+MAX_RANKS = 16
 """Most rows of the table; the caption says how many ranks are left out."""
 
-MOST_COLLECTIVES = 10
+MAX_COLLECTIVES = 10
 """Most rows of the table of collectives."""
 
 DASH = "\u2013"
@@ -84,10 +84,10 @@ def summary_table(reading: TimingsReading) -> str:
     means, all_ranks = rank_means(grid, names)
     rows = [
         _row(f"{place.rank}", place.vm, [means[name][at] for name in names], names)
-        for at, place in enumerate(places[:MOST_RANKS])
+        for at, place in enumerate(places[:MAX_RANKS])
     ]
     rows.append(_row("all", "", [all_ranks[name] for name in names], names))
-    beyond = len(places) - MOST_RANKS
+    beyond = len(places) - MAX_RANKS
     more = f", {beyond} more ranks not shown" if beyond > 0 else ""
     caption = (
         f"Mean of {iterations_text(grid.iterations[0], grid.iterations[-1])}{more}; "
@@ -151,10 +151,10 @@ def collectives_table(reading: TimingsReading) -> str:
             )
         )
         + "</tr>"
-        for one in found[:MOST_COLLECTIVES]
+        for one in found[:MAX_COLLECTIVES]
     )
     details = reading.details
-    shown = min(len(found), MOST_COLLECTIVES)
+    shown = min(len(found), MAX_COLLECTIVES)
     caption = (
         f"The {shown} most expensive of {details.names} collectives, iterations "
         f"{details.collectives_since:,} to {details.last_iteration:,}."

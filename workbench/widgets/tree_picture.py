@@ -9,9 +9,9 @@ from workbench.resources.pcie.distances import endpoints, switches_above
 from workbench.resources.pcie.records import PciDevice, PciTree
 from workbench.widgets.svg import label, line, number, tag
 
-_MOST_LEAVES = 40
+_MAX_LEAVES = 40
 """Most devices in a picture; the distance matrix is clearer for more."""
-_MOST_GPUS = 16
+_MAX_GPUS = 16
 _WIDE, _HIGH, _GAP, _LEVEL = 76, 30, 8, 54
 _EDGE = 2  # distance from the picture's border
 _STYLES = {  # fill and edge, legible on white and black; text has the page's colour
@@ -46,12 +46,12 @@ class _Node:
 def tree_picture(snapshot: Snapshot) -> str:
     """Draw the tree that NCCL uses, as HTML; return an empty string without a useful picture.
 
-    A picture needs a tree with a GPU and another device, and at most `_MOST_LEAVES` devices.
+    A picture needs a tree with a GPU and another device, and at most `_MAX_LEAVES` devices.
     """
     trees = () if isinstance(snapshot.pcie, Unknown) else snapshot.pcie.trees
     for tree in trees:
         gpus, nics = endpoints(tree)
-        if gpus and 2 <= len(gpus) + len(nics) <= _MOST_LEAVES:
+        if gpus and 2 <= len(gpus) + len(nics) <= _MAX_LEAVES:
             return _drawn(snapshot, tree, [*gpus, *nics])
     return ""
 
@@ -143,7 +143,7 @@ def _box(node: _Node, top: float, bottom: float) -> str:
 def _nvlinks(snapshot: Snapshot, placed: dict[str, _Node], top: float) -> list[str]:
     """Draw a bar below each group of GPUs connected by NVLink."""
     gpus = {gpu.index: placed.get(str(gpu.pci_address)) for gpu in snapshot.gpus}
-    drawn = [index for index, node in gpus.items() if node is not None][:_MOST_GPUS]
+    drawn = [index for index, node in gpus.items() if node is not None][:_MAX_GPUS]
     groups: list[list[int]] = []
     for index in drawn:
         near = [group for group in groups if snapshot.distance(group[0], index) == "NVLINK"]

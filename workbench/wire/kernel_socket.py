@@ -16,7 +16,7 @@ _WRITE_S = 5.0
 """A kernel that does not read for so long is disconnected."""
 _NEWCOMERS = 16
 """Most connections that have not sent `Attach`; the oldest are closed."""
-_MOST_FIRST_BYTES = 1 << 16
+_MAX_FIRST_BYTES = 1 << 16
 """Most bytes of the first line of a connection; `Attach` has less than 200."""
 _FIRST_S = 60.0
 
@@ -170,7 +170,7 @@ class KernelSocket:
         reader = self._newcomers[client]
         messages = reader.feed(data)
         unknown = messages and not isinstance(messages[0], Attach)
-        if not data or unknown or (not messages and reader.pending_bytes > _MOST_FIRST_BYTES):
+        if not data or unknown or (not messages and reader.pending_bytes > _MAX_FIRST_BYTES):
             self._close(client)
             return []
         if messages:

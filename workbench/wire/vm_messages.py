@@ -10,12 +10,12 @@ from workbench.errors import WireError
 from workbench.wire.layout import Layout
 from workbench.wire.message import Message
 
-_MOST_RANKS = 10**9
+_MAX_RANKS = 10**9
 
 
 def are_ranks(numbers: Sequence[int]) -> bool:
     """Whether numbers that were received can be those of ranks."""
-    return min(numbers, default=0) >= 0 and max(numbers, default=0) < _MOST_RANKS
+    return min(numbers, default=0) >= 0 and max(numbers, default=0) < _MAX_RANKS
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ export const EMPTY: IDraft = {
   releaseAfter: ''
 };
 
-export const MOST_RANKS = 1024;
-const MOST_CHARACTERS = 100;
+export const MAX_RANKS = 1024;
+const MAX_CHARACTERS = 100;
 /** Seconds, or parts with a unit each: one without would backtrack exponentially. */
 const DURATION =
   /^\s*((\d+(\.\d*)?|\.\d+)\s*|((\d+(\.\d*)?|\.\d+)\s*(ms|min|[smhd])\s*)+)$/;
@@ -59,7 +59,7 @@ export function hostsDecide(draft: IDraft): boolean {
 /** Whether a text is a number of ranks. */
 export function isRanks(text: string): boolean {
   const number = Number(text);
-  return /^\s*\d+\s*$/.test(text) && number >= 1 && number <= MOST_RANKS;
+  return /^\s*\d+\s*$/.test(text) && number >= 1 && number <= MAX_RANKS;
 }
 
 /** What is wrong with each field that is invalid. */
@@ -72,7 +72,7 @@ export function problemsOf(
       !hostsDecide(draft) &&
       !(draft.launcher === 'existing' && draft.ranks.trim() === '') &&
       !isRanks(draft.ranks) &&
-      trans.__('Write a number from 1 to %1.', MOST_RANKS),
+      trans.__('Write a number from 1 to %1.', MAX_RANKS),
     hosts: () =>
       draft.launcher === 'ssh' &&
       draft.hosts.trim() === '' &&
@@ -93,7 +93,7 @@ export function problemsOf(
 function duration(text: string, trans: ITranslate): string | false {
   return (
     text.trim() !== '' &&
-    (text.length > MOST_CHARACTERS || !DURATION.test(text)) &&
+    (text.length > MAX_CHARACTERS || !DURATION.test(text)) &&
     trans.__('Write a time such as 90s, 30m or 1h30m.')
   );
 }

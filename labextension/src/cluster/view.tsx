@@ -9,10 +9,10 @@ import { KernelLink } from './link';
 import { ClusterModel } from './model';
 import { StartForm } from './startform';
 
-const MOST_RANKS = 1024;
+const MAX_RANKS = 1024;
 
 /** Rows listed at a time. */
-const MOST_ROWS = 128;
+const MAX_ROWS = 128;
 
 /** With more ranks the table scrolls, and must be reachable by keyboard. */
 const FIT = 7;
@@ -156,7 +156,7 @@ function Ranks(props: {
       <RankTable
         ranks={ranks}
         columns={['vm', 'pid', 'gpu', 'nic', 'state']}
-        first={MOST_ROWS}
+        first={MAX_ROWS}
         label={trans.__('Ranks')}
         trans={trans}
       />
@@ -183,7 +183,7 @@ namespace Private {
       return cluster.ranks;
     }
     const coming = { unknown: trans.__('this rank has not started yet') };
-    const length = Math.min(cluster.n, MOST_RANKS);
+    const length = Math.min(cluster.n, MAX_RANKS);
     return Array.from({ length }, (_, rank) => ({
       rank,
       vm: coming,

@@ -2,7 +2,7 @@ import { InputDialog, showErrorMessage } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
-import { isRanks, MOST_RANKS } from '../cluster/fields';
+import { isRanks, MAX_RANKS } from '../cluster/fields';
 import { ClusterModel } from '../cluster/model';
 import { KernelLink } from '../cluster/link';
 import { ClusterState } from '../schema/cluster';
@@ -64,7 +64,7 @@ export function addClusterCommands(
         if (!isRanks(String(ranks))) {
           await showErrorMessage(
             title,
-            trans.__('Write a number from 1 to %1.', MOST_RANKS)
+            trans.__('Write a number from 1 to %1.', MAX_RANKS)
           );
           return;
         }

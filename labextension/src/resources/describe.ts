@@ -6,7 +6,7 @@ import { isUninspected, isUnknown, Known, orElse } from '../schema/known';
 import { IGpu, INic, ISnapshot, IVgpuProfile } from '../schema/snapshot';
 
 /** Most kinds of GPUs in one line. */
-const MOST_NAMES = 3;
+const MAX_NAMES = 3;
 
 /** The line of a closed card: GPUs, the main NIC, CPUs, memory. */
 export function oneLine(snapshot: ISnapshot, trans: TranslationBundle): string {
@@ -141,10 +141,10 @@ function gpuPart(gpus: readonly IGpu[], trans: TranslationBundle): string {
     counts.set(name, (counts.get(name) ?? 0) + 1);
   }
   const names = [...counts]
-    .slice(0, MOST_NAMES)
+    .slice(0, MAX_NAMES)
     .map(([name, n]) => (n === 1 ? name : `${name} ×${n}`));
-  if (counts.size > MOST_NAMES) {
-    names.push(trans.__('%1 further kinds', counts.size - MOST_NAMES));
+  if (counts.size > MAX_NAMES) {
+    names.push(trans.__('%1 further kinds', counts.size - MAX_NAMES));
   }
   return names.join(', ');
 }

@@ -5,7 +5,7 @@ import { ResourcesClient } from './client';
 import { Machine } from './machine';
 
 /** Most bytes that the server reads. */
-export const MOST_BYTES = 4 * 2 ** 20;
+export const MAX_BYTES = 4 * 2 ** 20;
 
 const SESSION = '.gwsession';
 
@@ -42,7 +42,7 @@ export class FileShelf {
       if (file.name.endsWith(SESSION)) {
         throw await this._session(file.name);
       }
-      if (file.size > MOST_BYTES) {
+      if (file.size > MAX_BYTES) {
         throw new FileShelf.TooLarge();
       }
       const text = await file.text();

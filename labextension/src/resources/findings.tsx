@@ -6,7 +6,7 @@ import { More, useSome } from '../common/some';
 import { IFinding, Severity } from '../schema/findings';
 
 /** Findings listed at a time. */
-const MOST = 20;
+const MAX_SHOWN = 20;
 
 const ORDER: Severity[] = ['error', 'warning', 'info'];
 
@@ -21,7 +21,7 @@ export function Findings(props: {
   const sorted = [...findings].sort(
     (a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity)
   );
-  const some = useSome(sorted, MOST);
+  const some = useSome(sorted, MAX_SHOWN);
   return sorted.length === 0 ? null : (
     <ul className="jp-gw-Findings" aria-label={label}>
       {some.shown.map(finding => (

@@ -29,7 +29,7 @@ import { useOpening, useShared } from './shared';
 const FEW = 2;
 
 /** GPUs listed at a time: the largest boards have 16. */
-const MOST = 16;
+const MAX_SHOWN = 16;
 
 /** Idle time in seconds that is worth a mark. */
 const LONG_IDLE_S = 60;
@@ -48,7 +48,7 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element | null {
     gpus.length <= FEW
   );
   const described = isPartial(snapshot) ? gpus.filter(isDescribed) : gpus;
-  const some = useSome(described, MOST);
+  const some = useSome(described, MAX_SHOWN);
   if (gpus.length === 0) {
     const what =
       probes.gpus.status === 'unknown'

@@ -26,9 +26,9 @@ import { useOpening, useShared } from './shared';
 const QUIET_BYTES_PER_S = 125e3;
 
 /** NICs listed at a time: the largest boards have about 20. */
-const MOST = 24;
+const MAX_SHOWN = 24;
 /** Most names in one line. */
-const MOST_NAMES = 8;
+const MAX_NAMES = 8;
 
 interface IProps {
   machine: Machine;
@@ -44,7 +44,7 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element | null {
   const virtual = nics.filter(nic => nic.kind === 'virtual');
   const drawn = preferences.virtualInterfaces ? [...shown, ...virtual] : shown;
   const described = isPartial(snapshot) ? drawn.filter(isDescribed) : drawn;
-  const some = useSome(described, MOST);
+  const some = useSome(described, MAX_SHOWN);
   if (drawn.length > 0 && described.length === 0) {
     return null; // the drawing shows everything known
   }
@@ -85,8 +85,8 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element | null {
 
 function Virtual({ names }: { names: readonly string[] }): JSX.Element {
   const { trans } = useShared();
-  const some = names.slice(0, MOST_NAMES).join(', ');
-  const listed = names.length > MOST_NAMES ? `${some}, …` : some;
+  const some = names.slice(0, MAX_NAMES).join(', ');
+  const listed = names.length > MAX_NAMES ? `${some}, …` : some;
   return (
     <p className="jp-gw-Note jp-gw-mod-cut" title={listed}>
       {trans._n(

@@ -7,7 +7,7 @@ const KEY = 'gradient-workbench:open';
 const PASSING = 'file/';
 
 /** Most cards and sections whose state is stored; the oldest are dropped. */
-const MOST = 500;
+const MAX_OPEN = 500;
 
 /**
  * What the user opened and closed, by name; stored in JupyterLab's state, so that it
@@ -33,7 +33,7 @@ export class Openings {
     this._open.delete(name);
     this._open.set(name, open);
     for (const oldest of this._open.keys()) {
-      if (this._open.size <= MOST) {
+      if (this._open.size <= MAX_OPEN) {
         break;
       }
       this._open.delete(oldest);

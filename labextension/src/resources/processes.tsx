@@ -12,7 +12,7 @@ import { Section } from './section';
 import { useOpening, useShared } from './shared';
 
 /** Processes listed at a time. */
-const MOST = 32;
+const MAX_SHOWN = 32;
 
 /** A kernel that uses less than this percentage of a core is idle. */
 const IDLE_BELOW = 5;
@@ -27,7 +27,7 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
   const quiet = known.filter(isIdleKernel);
   const idle = quiet.length > 1 ? quiet : [];
   const others = known.filter(one => !idle.includes(one));
-  const some = useSome(others, MOST);
+  const some = useSome(others, MAX_SHOWN);
   const hasGpus = Private.hasGpus(machine, known);
   return (
     <Section
@@ -95,7 +95,7 @@ function IdleKernels(props: {
   const { hasGpus, kernels, machine } = props;
   const { trans } = useShared();
   const [open, setOpen] = useOpening(`${machine.key}/processes/idle`, false);
-  const some = useSome(kernels, MOST);
+  const some = useSome(kernels, MAX_SHOWN);
   const id = useId();
   return (
     <>

@@ -9,7 +9,7 @@ import { Section } from './section';
 import { useShared } from './shared';
 
 /** Ranks listed at a time. */
-const MOST = 32;
+const MAX_SHOWN = 32;
 
 /** Which rank of the cluster uses which GPU and NIC of a machine. */
 export function Ranks(props: {
@@ -28,7 +28,7 @@ export function Ranks(props: {
       <RankTable
         ranks={ranks}
         columns={['gpu', 'nic']}
-        first={MOST}
+        first={MAX_SHOWN}
         label={trans.__('Each rank with its GPU and NIC')}
         trans={trans}
       />

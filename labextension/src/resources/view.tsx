@@ -3,7 +3,7 @@ import { closeIcon, VDomRenderer } from '@jupyterlab/ui-components';
 import React from 'react';
 
 import { Card } from './card';
-import { FileShelf, MOST_BYTES } from './files';
+import { FileShelf, MAX_BYTES } from './files';
 import { Findings } from './findings';
 import { Machine } from './machine';
 import { ResourcesModel } from './model';
@@ -164,7 +164,7 @@ namespace Private {
       ? trans.__(
           '%1 is larger than %2 MiB: neither a topology nor a snapshot.',
           name,
-          MOST_BYTES / 2 ** 20
+          MAX_BYTES / 2 ** 20
         )
       : trans.__('%1 cannot be shown: %2', name, error.message);
   }

@@ -9,7 +9,7 @@ import { workbenchIcon } from '../panel/icons';
 import { IListedCluster } from './client';
 
 const PERIOD_MS = 10_000;
-const MOST_PERIOD_MS = 60_000;
+const MAX_PERIOD_MS = 60_000;
 const SOON_MS = 1000;
 
 /** The section of clusters in JupyterLab's Running tab. */
@@ -26,7 +26,7 @@ export class RunningClusters implements IRunningSessions.IManager, IDisposable {
     this._poll = new Poll({
       name: 'gradient-workbench:clusters',
       factory: () => this._refresh(),
-      frequency: { interval: PERIOD_MS, backoff: true, max: MOST_PERIOD_MS },
+      frequency: { interval: PERIOD_MS, backoff: true, max: MAX_PERIOD_MS },
       standby: 'when-hidden'
     });
   }

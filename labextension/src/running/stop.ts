@@ -5,7 +5,7 @@ import { ITranslate } from '../common/translate';
 import { ClusterModel } from '../cluster/model';
 import { KernelLink } from '../cluster/link';
 
-const MOST_MS = 120_000;
+const MAX_MS = 120_000;
 
 /** Stop the cluster of a kernel, by its notebook in this page or a connection of its own. */
 export async function stopByKernel(options: {
@@ -55,12 +55,12 @@ async function inTime(task: Promise<void>, trans: ITranslate): Promise<void> {
           new Error(
             trans.__(
               'The cluster did not stop within %1 s. Run %2 in its notebook.',
-              MOST_MS / 1000,
+              MAX_MS / 1000,
               '%cluster stop'
             )
           )
         ),
-      MOST_MS
+      MAX_MS
     );
   });
   try {

@@ -197,13 +197,13 @@ namespace Private {
 
   /** Names in one line; each place in the drawing is as high as the longest of these. */
   function some(names: readonly string[], trans: TranslationBundle): string {
-    const first = names.slice(0, MOST_NAMES).join(', ');
-    return names.length > MOST_NAMES
-      ? trans.__('%1 and %2 more', first, names.length - MOST_NAMES)
+    const first = names.slice(0, MAX_NAMES).join(', ');
+    return names.length > MAX_NAMES
+      ? trans.__('%1 and %2 more', first, names.length - MAX_NAMES)
       : first;
   }
 
-  const MOST_NAMES = 16;
+  const MAX_NAMES = 16;
 
   export function visible(yes: boolean): string {
     return yes ? '' : 'jp-gw-mod-hidden';

@@ -47,7 +47,7 @@ export interface ILayout {
   readonly parents: ReadonlyMap<string, string>;
 }
 
-const MOST_ROWS_WIDTH = 520;
+const MAX_ROWS_WIDTH = 520;
 /** With fewer devices than this, rows are used for any width. */
 const LEAST_COLUMNS = 5;
 const LEAST_COLUMNS_WIDTH = 600;
@@ -67,7 +67,7 @@ export function layOut(graph: IGraph, width: number): ILayout {
     : new Drawing(
         graph,
         ROWS,
-        Math.min(width, MOST_ROWS_WIDTH),
+        Math.min(width, MAX_ROWS_WIDTH),
         ROWS.leastSlot
       ).done();
 }

@@ -9,12 +9,12 @@ import { IPlace, Places, SYSFS, TOPOLOGY_FILE, treeOfNccl } from './tree';
 const NVIDIA = '0x10de';
 
 /** Most GPUs and NICs in a drawing: a board of 8 with 56 MIG devices, and its NICs. */
-export const MOST_DRAWN = 64;
+export const MAX_DRAWN = 64;
 
 /** Everything except loads; the same snapshot yields the same graph. */
 export function readGraph(
   snapshot: ISnapshot,
-  most: number = MOST_DRAWN,
+  most: number = MAX_DRAWN,
   trans: ITranslate = ENGLISH
 ): IGraph {
   const tree = treeOfNccl(snapshot.pcie);

@@ -15,7 +15,7 @@ import { ITopologySample, Loads, loadsOf } from './loads';
 import { highlight } from './paths';
 import { IPointer, ISelected, usePointer } from './pointer';
 import { IRankPlace, ITopologyRank, ranksOf } from './ranks';
-import { MOST_DRAWN } from './read';
+import { MAX_DRAWN } from './read';
 import { Table } from './table';
 import { useWidth } from './usewidth';
 import { edgesOf, hopWords, Weakest } from './weakest';
@@ -31,7 +31,7 @@ export function Topology(props: Topology.IProps): JSX.Element {
   const { snapshot, trans } = props;
   const root = useRef<HTMLDivElement>(null);
   const width = useWidth(root, props.width);
-  const [most, setMost] = useState(MOST_DRAWN);
+  const [most, setMost] = useState(MAX_DRAWN);
   const drawing = useDrawing(
     snapshot,
     props.ranks ?? NO_RANKS,
@@ -216,9 +216,9 @@ namespace Private {
   ): React.ComponentProps<typeof More>['some'] {
     return {
       left,
-      step: left > 0 || most > MOST_DRAWN ? MOST_DRAWN : 0,
-      more: () => setMost(most + MOST_DRAWN),
-      fewer: () => setMost(MOST_DRAWN)
+      step: left > 0 || most > MAX_DRAWN ? MAX_DRAWN : 0,
+      more: () => setMost(most + MAX_DRAWN),
+      fewer: () => setMost(MAX_DRAWN)
     };
   }
 

@@ -11,8 +11,8 @@ from workbench.cluster.evidence import bundle as bundles
 from workbench.cluster.evidence.bundle import Bundle
 from workbench.redaction import Redactor
 from workbench.resources import Unknown
-from workbench.timings.folder import MOST_EVIDENCE, RunFolder, evidence_file, evidence_files
-from workbench.timings.runs import MOST_RUNS, prune_evidence
+from workbench.timings.folder import MAX_EVIDENCE, RunFolder, evidence_file, evidence_files
+from workbench.timings.runs import MAX_RUNS, prune_evidence
 
 
 def test_parts_and_what_is_missing(tmp_path):
@@ -38,8 +38,8 @@ def test_parts_and_what_is_missing(tmp_path):
 
 def test_the_size_is_limited(tmp_path, monkeypatch):
     """Text is cut off, JSON is left out so that it stays readable; both are listed."""
-    monkeypatch.setattr(bundles, "MOST_PART_BYTES", 1000)
-    monkeypatch.setattr(bundles, "MOST_BYTES", 1500)
+    monkeypatch.setattr(bundles, "MAX_PART_BYTES", 1000)
+    monkeypatch.setattr(bundles, "MAX_BYTES", 1500)
     made = Bundle("A test.", Redactor())
     made.add("long.txt", "x" * 5000, "long")
     made.add("rest.txt", "y" * 5000, "longer than what is left")
@@ -61,7 +61,7 @@ def test_a_secret_across_a_cut_is_removed(tmp_path, monkeypatch):
     key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEabcdefg\n" * 99 + "-----END PRIVATE KEY-----\n"
     made.add_end("end.txt", key + lines, "the end", 300)
     made.add_end("quoted.txt", "x" * 80 + f"\npassword='{'hunter2 ' * 9}'\n" + lines, "end", 200)
-    monkeypatch.setattr(bundles, "MOST_PART_BYTES", 200)
+    monkeypatch.setattr(bundles, "MAX_PART_BYTES", 200)
     made.add("start.txt", lines + 'password="hunter2 hunter2"\n' + lines, "the start")
     made.add("numbers.csv", "token=0123456789", "numbers", numeric=True)
     path = tmp_path / "x.zip"
@@ -92,17 +92,17 @@ def test_a_failed_write_keeps_the_earlier_file(tmp_path):
 def test_old_files_are_removed(tmp_path):
     """Those of this run, and folders of clusters that trained nothing; runs are kept."""
     own = tmp_path / "20260101-000000-own"
-    for folder in (own, *(tmp_path / f"2025{n:04}-000000-x" for n in range(MOST_RUNS + 2))):
+    for folder in (own, *(tmp_path / f"2025{n:04}-000000-x" for n in range(MAX_RUNS + 2))):
         folder.mkdir()
-        for number in range(MOST_EVIDENCE + 1 if folder == own else 1):
+        for number in range(MAX_EVIDENCE + 1 if folder == own else 1):
             evidence_file(folder, f"cell-{number}").touch()
     trained = tmp_path / "20240101-000000-trained"
     trained.mkdir()
     (trained / "run.json").write_text(json.dumps({}))
     evidence_file(trained, "now").touch()
     prune_evidence(own)
-    assert len(evidence_files(own)) == MOST_EVIDENCE
-    assert len(list(tmp_path.glob("2025*"))) == MOST_RUNS
+    assert len(evidence_files(own)) == MAX_EVIDENCE
+    assert len(list(tmp_path.glob("2025*"))) == MAX_RUNS
     assert not (tmp_path / "20250000-000000-x").exists()
     assert evidence_files(trained)
 

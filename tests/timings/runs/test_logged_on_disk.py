@@ -7,7 +7,7 @@ import pytest
 
 import workbench as wb
 from workbench.timings import writer
-from workbench.timings.logged import MOST_NAMES
+from workbench.timings.logged import MAX_NAMES
 from workbench.wire.logged_values import LoggedValues
 
 
@@ -43,11 +43,11 @@ def test_values_are_written_once(training, monkeypatch):
 def test_names_that_are_not_kept_are_reported(training):
     """In the cell's output, and in the run."""
     one = training()
-    names = tuple(f"n{number}" for number in range(MOST_NAMES + 1))
-    with pytest.warns(RuntimeWarning, match=rf"log\(n{MOST_NAMES}=...\): its values are not kept"):
+    names = tuple(f"n{number}" for number in range(MAX_NAMES + 1))
+    with pytest.warns(RuntimeWarning, match=rf"log\(n{MAX_NAMES}=...\): its values are not kept"):
         timings = log(one, names, (1.0,) * len(names))
     one.close()
-    with pytest.warns(UserWarning, match=f"logged values of n{MOST_NAMES}: only {MOST_NAMES}"):
+    with pytest.warns(UserWarning, match=f"logged values of n{MAX_NAMES}: only {MAX_NAMES}"):
         wb.open_run(timings.path)
 
 

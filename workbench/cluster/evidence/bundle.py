@@ -22,8 +22,8 @@ from workbench.safefiles import make_private_folder
 
 FORMAT = 1
 """Format of the bundle; incremented when its parts change their meaning."""
-MOST_PART_BYTES = 8 << 20
-MOST_BYTES = 32 << 20
+MAX_PART_BYTES = 8 << 20
+MAX_BYTES = 32 << 20
 """Most bytes of all parts before compression."""
 _PACKAGES = ("torch", "horovod", "ipyparallel", "ipykernel", "jupyterlab", "numpy")
 _CUT = "\n... cut off: {left_out:,} further characters ...\n"
@@ -110,7 +110,7 @@ class Bundle:
     def _characters_left(self) -> int:
         """Return how many characters the next part may have."""
         used = sum(len(text) for text, _ in self._parts.values())
-        return max(0, min(MOST_PART_BYTES, MOST_BYTES - used))
+        return max(0, min(MAX_PART_BYTES, MAX_BYTES - used))
 
     def _clean_json(self, text: str) -> str:
         """Return JSON without secrets; a number that is not finite is null."""

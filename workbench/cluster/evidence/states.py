@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from workbench.wire import Message
 from workbench.wire.rank_messages import RankState, StateRequest
 
-_MOST_REQUESTS = 4
+_MAX_REQUESTS = 4
 """Requests whose answers are kept."""
 
 
@@ -58,7 +58,7 @@ class RankStates:
         asked_s = time.monotonic()
         with self._changed:
             self._answers[asked_s] = {}
-            for old in list(self._answers)[:-_MOST_REQUESTS]:
+            for old in list(self._answers)[:-_MAX_REQUESTS]:
                 del self._answers[old]
         for rank in ranks:
             send(rank, StateRequest(asked_s, stack=True, outstanding=True))

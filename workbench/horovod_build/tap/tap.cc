@@ -36,7 +36,7 @@ struct Record {
 };
 
 // Names beyond this many are forgotten, all at once: a cell may name each collective anew.
-constexpr std::size_t MOST_NAMES = 1 << 16;
+constexpr std::size_t MAX_NAMES = 1 << 16;
 
 struct State {
   std::mutex mutex;
@@ -73,8 +73,8 @@ int64_t IdOf(const std::string& name) {
   if (found != state.ids.end()) {
     return found->second;
   }
-  if (state.names.size() == MOST_NAMES) {
-    state.first_id += MOST_NAMES;
+  if (state.names.size() == MAX_NAMES) {
+    state.first_id += MAX_NAMES;
     state.ids.clear();
     state.names.clear();
   }

@@ -26,7 +26,7 @@ constexpr int64_t ANCHOR_LASTS = 1000000000;
 constexpr int64_t EXACT_ENOUGH = 10000;
 constexpr int64_t LONGEST_QUERY = 100000;
 constexpr int64_t DRIFT = 10000; // at most one in so many
-constexpr int MOST_TRIES = 3;
+constexpr int MAX_TRIES = 3;
 
 struct Anchor {
   cudaEvent_t event = nullptr;
@@ -54,7 +54,7 @@ public:
     auto now = Now();
     if (mine.tried == 0 || now - mine.tried > ANCHOR_LASTS) {
       mine.tried = now;
-      for (int tries = 0; tries < MOST_TRIES; ++tries) {
+      for (int tries = 0; tries < MAX_TRIES; ++tries) {
         auto fresh = Take(mine.stream);
         if (fresh != nullptr && (mine.best == nullptr || fresh->error <= mine.best->Error(now))) {
           mine.best = fresh;

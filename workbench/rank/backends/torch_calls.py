@@ -17,7 +17,7 @@ from workbench.rank.recording.patches import Function
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.recorder import Recorder
 
-_MOST = 4096
+_MAX = 4096
 """Most unfinished collectives that are kept."""
 
 
@@ -183,7 +183,7 @@ class TorchCalls:
     def keep(self, key: int, call: TorchCall) -> None:
         """Keep a call until it is finished."""
         given_up = [self.pending.pop(key, None)]  # another one had its Work, or its memory
-        if len(self.pending) >= _MOST:
+        if len(self.pending) >= _MAX:
             given_up += self.pending.values()
             self.pending.clear()
         for one in given_up:

@@ -102,7 +102,7 @@ _OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
 """Of the code that runs in a rank, which is called between the caller and here."""
 _OF_TORCH = 2
 """Frames of torch.distributed between its caller and our code."""
-_MOST = 4096
+_MAX = 4096
 """Most descriptions, and most callers, that are kept."""
 
 
@@ -159,7 +159,7 @@ class Operations:
         what = place, number, size, tensors, found.ranks, by, found.name, other
         operation = self._known.get(what)
         if operation is None:
-            if len(self._known) >= _MOST:
+            if len(self._known) >= _MAX:
                 self._known.clear()
             operation = self._known[what] = _operation(named.kind, *what)
         return operation
@@ -176,7 +176,7 @@ class Operations:
         code = frame.f_code
         found = self._callers.get(code)
         if found is None:
-            if len(self._callers) >= _MOST:
+            if len(self._callers) >= _MAX:
                 self._callers.clear()
             names = (name for part, name in _LIBRARIES.items() if part in code.co_filename)
             found = self._callers[code] = next(names, "cell")

@@ -28,7 +28,7 @@ _CHOSEN = re.compile(r"NCCL INFO Using network (?P<kind>\S.*?)\s*$", re.MULTILIN
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<name>[^\s(,]+)")
 _LINKS = {"IB": "InfiniBand", "RoCE": "RoCE"}
 _SOCKET = "Socket"
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 """Most of the log that is read: some communicators of 512 ranks."""
 _OF_SOCKETS = "TCP"
 
@@ -104,7 +104,7 @@ class NcclLog:
             if found.st_size != self._size:
                 with log.open("rb") as opened:
                     opened.seek(self._begin)
-                    text = opened.read(_MOST_BYTES).decode("utf-8", "replace")
+                    text = opened.read(_MAX_BYTES).decode("utf-8", "replace")
                 self._transport, self._size = read_nccl_log(text), found.st_size
         except OSError as error:
             return Transport("NCCL", "", unknown=f"its log {log}: {error.strerror}")

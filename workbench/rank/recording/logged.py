@@ -16,7 +16,7 @@ import torch
 from workbench.errors import UsageError
 from workbench.wire.logged_values import LoggedValues
 
-MOST_NAMES = 8
+MAX_NAMES = 8
 """Most different names that a rank may log in a cell."""
 _LIMIT = 10_000
 """Most calls that wait for the sender; the oldest is dropped."""
@@ -61,13 +61,13 @@ class Logged:
         Raises
         ------
         UsageError
-            There are more than `MOST_NAMES` names.
+            There are more than `MAX_NAMES` names.
         """
         if not values.keys() <= self._names:
-            if len(names := self._names | values.keys()) > MOST_NAMES:
+            if len(names := self._names | values.keys()) > MAX_NAMES:
                 raise UsageError(
                     f"log({', '.join(map('{}=...'.format, values))}): {len(names)} different names "
-                    f"would be logged, and the limit is {MOST_NAMES}. Log fewer names."
+                    f"would be logged, and the limit is {MAX_NAMES}. Log fewer names."
                 )
             self._names = names
         kept, event = {}, None

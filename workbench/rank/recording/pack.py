@@ -38,7 +38,7 @@ _FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
         Flag.UNHEARD,
     ),
 )
-_MOST = 1 << 15
+_MAX = 1 << 15
 """Most collectives in a record outside of iterations."""
 _NO_MEMORY_S = 30.0
 _RETRY_S = 0.05
@@ -232,8 +232,8 @@ class Packer:
         if cell is None:  # a layout that was lost on the way is missing in one cell only
             self.forget_layouts()
             return
-        for first in range(0, len(done.operations), _MOST):
-            part = slice(first, first + _MOST)
+        for first in range(0, len(done.operations), _MAX):
+            part = slice(first, first + _MAX)
             some = Collected(done.operations[part], done.times[:, part])
             start, end = int(some.times[0].min()), int(some.times[-1].max())
             flags = int(Flag.OUTSIDE)

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from workbench.resources.gpus.nvlinks import MOST_LINKS
+from workbench.resources.gpus.nvlinks import MAX_LINKS
 from workbench.resources.gpus.nvml import (
     FieldReading,
     Nvml,
@@ -90,11 +90,11 @@ class NvLinkMeter:
             self._wait -= 1
             return
         for kind in _LINK_FIELDS:
-            found = read_fields(nvml, handle, _wanted(kind, MOST_LINKS))
+            found = read_fields(nvml, handle, _wanted(kind, MAX_LINKS))
             if isinstance(found, Unknown):
                 self._why = found
                 continue
-            answered = [n for n in range(MOST_LINKS) if not isinstance(found[n].value, Unknown)]
+            answered = [n for n in range(MAX_LINKS) if not isinstance(found[n].value, Unknown)]
             if answered:
                 self._fields, self._links = kind, answered[-1] + 1
                 return

@@ -12,7 +12,7 @@ from workbench.resources.gpus.records import Fabric, GpuPair, NvLink, NvLinks
 from workbench.resources.unknown import Unknown, if_known
 
 # NVML_NVLINK_MAX_LINKS of nvml.h (CUDA 13); a driver refuses numbers beyond its own.
-MOST_LINKS = 36
+MAX_LINKS = 36
 
 # NVML_NVLINK_VERSION_ of nvml.h.
 _VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
@@ -75,7 +75,7 @@ def nvlinks(nvml: Nvml, form: str | Unknown, handle: Any) -> NvLinks:
 
 def _links(nvml: Nvml, handle: Any) -> tuple[NvLink, ...] | Unknown:
     states: list[int | Unknown] = [
-        ask(nvml, handle, "nvmlDeviceGetNvLinkState", number) for number in range(MOST_LINKS)
+        ask(nvml, handle, "nvmlDeviceGetNvLinkState", number) for number in range(MAX_LINKS)
     ]
     first = states[0]
     if isinstance(first, Unknown) and all(isinstance(state, Unknown) for state in states):

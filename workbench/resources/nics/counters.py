@@ -30,7 +30,7 @@ _PORT_ERRORS = {
     "VL15_dropped": 0xFFFF,
 }
 _AT_MAXIMUM = Unknown("the counter is at InfiniBand's maximum, and may not count any further")
-_MOST_WORDS = 0xFFFFFFFF
+_MAX_WORDS = 0xFFFFFFFF
 
 # Files in `hw_counters`, with names of the kernel's mlx5 driver, then of efa.
 _DEVICE_ERRORS = (
@@ -123,7 +123,7 @@ class RdmaMeter:
         self.missing = port.no_counters()
         self.is_infiniband = port.link_layer() == "InfiniBand"
         own, device = port.port_folder / "counters", port.port_folder / "hw_counters"
-        most = dict.fromkeys(_PORT_TRAFFIC, _MOST_WORDS)
+        most = dict.fromkeys(_PORT_TRAFFIC, _MAX_WORDS)
         self._names, self._unit_bytes = _PORT_TRAFFIC, WORD_BYTES
         self._traffic = CounterFolder(own, _existing(own, _PORT_TRAFFIC), most)
         if self.missing is not None and (device / _DEVICE_TRAFFIC[0]).exists():

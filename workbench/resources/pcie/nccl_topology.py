@@ -30,13 +30,13 @@ from workbench.resources.pcie.records import (
 from workbench.resources.unknown import Unknown
 from workbench.safefiles import read_file
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The vendors' largest files have some tens of kB."""
-_MOST_ELEMENTS = 16384
-_MOST_ENDPOINTS = 256  # all pairs are measured; a rack of 72 GPUs has about 150
-_MOST_DEPTH = 64
-_MOST_CHARACTERS = 1024  # the CPU mask of a node: 4 CPUs per character
-_MOST_LINKS = 64
+_MAX_ELEMENTS = 16384
+_MAX_ENDPOINTS = 256  # all pairs are measured; a rack of 72 GPUs has about 150
+_MAX_DEPTH = 64
+_MAX_CHARACTERS = 1024  # the CPU mask of a node: 4 CPUs per character
+_MAX_LINKS = 64
 """Most links between a GPU and one peer; a B200 has 18 links in total."""
 _VERSION = "1"  # NCCL_TOPO_XML_VERSION
 _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
@@ -66,7 +66,7 @@ def read_topology(path: str | Path, machine: DeviceReader | None = None) -> PciT
         If the file cannot be read, or is not a topology file.
     """
     try:
-        data = read_file(path, MOST_BYTES)
+        data = read_file(path, MAX_BYTES)
     except OSError as error:
         raise SnapshotError(
             f"cannot read the topology file {path}: {error.strerror}. Use the XML file "
@@ -122,8 +122,8 @@ class _Reader:
         elements = [self._element(address) for address in self._pci]
         devices = tuple(complete(one, self._machine) for one in elements)
         endpoints = sum(one.kind not in ("bridge", "other") for one in devices)
-        if endpoints > _MOST_ENDPOINTS:
-            raise self._bad(f"{endpoints} GPUs and NICs, more than {_MOST_ENDPOINTS}",
+        if endpoints > _MAX_ENDPOINTS:
+            raise self._bad(f"{endpoints} GPUs and NICs, more than {_MAX_ENDPOINTS}",
                             "Use the topology file of one VM.")  # fmt: skip
         if not endpoints:
             raise self._bad("no pci element that is a GPU or a NIC (class 0x03 or 0x02)", "Use a "
@@ -139,9 +139,9 @@ class _Reader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._elements += 1
         attributes = {key: self._text(value) for key, value in attributes.items()}
-        if self._elements > _MOST_ELEMENTS or len(self._open) >= _MOST_DEPTH:
+        if self._elements > _MAX_ELEMENTS or len(self._open) >= _MAX_DEPTH:
             raise self._bad(
-                f"more than {_MOST_ELEMENTS} elements, or {_MOST_DEPTH} nested elements",
+                f"more than {_MAX_ELEMENTS} elements, or {_MAX_DEPTH} nested elements",
                 "NCCL does not accept such a file. Get it again from its source.",
             )
         if not self._open:
@@ -156,9 +156,9 @@ class _Reader:
         self._open.append((name, self._add(name, above, key, attributes)))
 
     def _text(self, value: str) -> str:
-        if len(value) > _MOST_CHARACTERS:
+        if len(value) > _MAX_CHARACTERS:
             raise self._bad(
-                f"an attribute of {len(value):,} characters, more than {_MOST_CHARACTERS:,}",
+                f"an attribute of {len(value):,} characters, more than {_MAX_CHARACTERS:,}",
                 "Get the file again from its source.",
             )
         return printable(value)
@@ -253,8 +253,8 @@ class _Reader:
         if match is None and target != _HIDDEN:
             raise self._bad(f"an nvlink with target {target!r}", 'Write it as "0000:53:00.0".')
         count = int_or(attributes.get("count", ""), "the topology file gives no count")
-        if isinstance(count, int) and not 0 <= count <= _MOST_LINKS:
-            raise self._bad(f"{count} NVLinks to one peer", f"Write 0 to {_MOST_LINKS}.")
+        if isinstance(count, int) and not 0 <= count <= _MAX_LINKS:
+            raise self._bad(f"{count} NVLinks to one peer", f"Write 0 to {_MAX_LINKS}.")
         no_class = Unknown("the topology file gives no tclass") if match else _SWITCH
         peer_class = attributes.get("tclass") or no_class
         peer = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else target

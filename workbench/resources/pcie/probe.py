@@ -33,7 +33,7 @@ _CONTROL = 6
 # Request redirect and completion redirect: each sends peer-to-peer traffic to the root complex.
 _REDIRECT = 0x0004 | 0x0008
 _ATS_ENABLED = 0x8000
-_MOST_CAPABILITIES = (0x1000 - _EXTENDED) // 8
+_MAX_CAPABILITIES = (0x1000 - _EXTENDED) // 8
 N = TypeVar("N", int, float)
 
 _NVIDIA = "0x10de"
@@ -73,7 +73,7 @@ def _control(config: bytes, capability: int) -> int | str | Unknown:
     if len(config) <= _EXTENDED:
         return Unknown("this VM has no extended configuration space (no PCI Express)")
     at = _EXTENDED
-    for _ in range(_MOST_CAPABILITIES):  # the list may contain a loop
+    for _ in range(_MAX_CAPABILITIES):  # the list may contain a loop
         header = int.from_bytes(config[at : at + 4], "little")
         if header & 0xFFFF == capability:
             return int.from_bytes(config[at + _CONTROL : at + _CONTROL + 2], "little")

@@ -25,7 +25,7 @@ _FIRST_CHECKS = 2
 """How often a new process is checked: the first check may come before its exec."""
 _RECHECK_SAMPLES = 30
 """Samples within which every process is checked again, as its id may have been reused."""
-_MOST_PARENTS = 32
+_MAX_PARENTS = 32
 _UNSEEN = Unknown(NOT_VISIBLE)
 
 
@@ -71,7 +71,7 @@ class Roles:
     def role_by_parent(stat: ProcessStat, roles: Mapping[int, Role], stat_of: StatOf) -> Role:
         """Return the role of another process: ``"other"``, with its kernel's or rank's names."""
         parent: int = stat.parent
-        for _ in range(_MOST_PARENTS):
+        for _ in range(_MAX_PARENTS):
             if parent in roles:
                 return roles[parent]._replace(kind="other")
             above = stat_of(parent) if parent > 1 else None
