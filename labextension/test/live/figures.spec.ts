@@ -1,3 +1,4 @@
+import { ENGLISH } from '../../src/common/translate';
 import {
   bandwidth,
   bytes,
@@ -8,6 +9,7 @@ import {
   tick,
   time
 } from '../../src/live/format';
+import { KeyFiguresBar } from '../../src/live/keyfigures';
 import { readKey } from '../../src/live/keys';
 import {
   axisEnd,
@@ -18,6 +20,7 @@ import {
 } from '../../src/live/layout';
 import { darker, EXPOSED, IN_STACK, IN_TIME } from '../../src/live/phases';
 import { ViewRange } from '../../src/live/range';
+import { SUMMARY } from './rows';
 
 describe('figures', () => {
   it.each([
@@ -79,6 +82,20 @@ describe('figures', () => {
       percent(NaN)
     ];
     expect(new Set(dashes)).toEqual(new Set(['–']));
+  });
+});
+
+describe('key figures', () => {
+  it.each([
+    [{ first_iteration: 230, last_iteration: 329 }, null, '230–329'],
+    [{ first_iteration: 1230, last_iteration: 1230 }, null, '1,230'],
+    [{ first_iteration: 230, last_iteration: 329 }, 300, '300–335'],
+    [{}, null, '335']
+  ])('of %j from %s are about %s', (scope, first, shown) => {
+    const bar = new KeyFiguresBar(ENGLISH);
+    bar.update({ ...SUMMARY, iteration: 335, ...scope }, first);
+    const iteration = bar.node.querySelector('.jp-gw-Live-iteration')!;
+    expect(iteration.textContent).toBe(shown);
   });
 });
 
