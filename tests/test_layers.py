@@ -15,7 +15,7 @@ import workbench.resources
 PACKAGE = Path(workbench.__file__).parent
 ONLY = {
     # of `cluster`, only `kept`; of `timings`, only where runs are, and which files users download
-    "server": {"resources", "doctor", "errors", "cluster", "timings"},
+    "server": {"resources", "schema", "doctor", "errors", "cluster", "timings"},
     "rank": {"wire", "resources", "safefiles", "errors"},
     "agent": {"rank", "wire", "resources", "redaction", "errors"},
 }

@@ -30,6 +30,7 @@ layer package                              process       content
 1     `ranks.py`                           any           rank numbers as users write and read them
 1     `wire/`                              kernel, rank  messages between them
 1     `resources/`                         any           hardware and its use
+1     `schema/`                            any           figures, declared once
 1     `horovod_build/`                     shell         builds Horovod for this PyTorch
 1     `testbed/`                           any, shell    VMs for tests and benchmarks
 0     `redaction.py`                       any           removes secrets from text
@@ -37,9 +38,9 @@ layer package                              process       content
 0     `errors.py`                          any           exceptions
 ===== ==================================== ============= ===========================
 
-`server` imports only `resources`, `doctor`, `errors` and `cluster.kept`; `rank` only `wire`,
-`resources`, `safefiles` and `errors`; `agent` also `rank` and `redaction`. `tests/test_layers.py`
-checks all of this.
+`server` imports only `resources`, `schema`, `doctor`, `errors` and `cluster.kept`; `rank` only
+`wire`, `resources`, `safefiles` and `errors`; `agent` also `rank` and `redaction`.
+`tests/test_layers.py` checks all of this.
 
 Importing this package loads none of torch, horovod, plotly, pandas or pynvml:
 every public name is imported when it is first used.

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from workbench.errors import printable
 from workbench.resources.process_registry import FOLDER, ProcessRegistry, jupyter_folder
+from workbench.schema.figures import FIGURES
 
 VERSION = 1
 """Version of the registry's entries."""
@@ -32,7 +33,6 @@ Row: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 PREFIX = "gradient_workbench_"
 _LABELS = ("cluster", "rank", "vm")
-_GIGA = 1e9
 
 
 class Family(NamedTuple):
@@ -56,25 +56,15 @@ _COUNTERS = (
 )
 _GAUGES = (
     Family("iteration", "Number of the latest iteration.", ("latest", "iteration")),
-    Family(
-        "iteration_seconds", "Mean duration of the latest iterations.", ("latest", "iteration_s")
-    ),
-    Family(
-        "exposed_ratio",
-        "Share of the latest iterations in which training waited for gradients.",
-        ("latest", "exposed_share"),
-    ),
-    Family(
-        "algorithm_bandwidth_bits_per_second",
-        "Bytes per communication time of the latest iterations.",
-        ("latest", "algbw_gbps"),
-        _GIGA,
-    ),
-    Family(
-        "bus_bandwidth_bits_per_second",
-        "Algorithm bandwidth times 2(n-1)/n for n ranks.",
-        ("latest", "busbw_gbps"),
-        _GIGA,
+    *(
+        Family(
+            figure.metric,
+            figure.metric_meaning,
+            ("latest", figure.published or figure.name),
+            figure.metric_scale,
+        )
+        for figure in FIGURES.values()
+        if figure.metric
     ),
 )
 

@@ -1,62 +1,22 @@
-"""The figures that tables, summaries and exports show as means, and how each mean is computed.
+"""The means of figures, the only place that computes them.
 
-A figure is declared once, in `FIGURES`. Its mean is over the *typical* iterations (`typical`), and
-a text that shows it names them (`iterations_text`).
+A figure is declared in `workbench.schema.figures`. Its mean is over the *typical* iterations
+(`typical`), and a text that shows it names them (`iterations_text`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from workbench.schema.figures import FIGURES, Figure
 from workbench.timings.derive import EXPOSED_PARTS, mean_parts
 from workbench.timings.store import Rows, first_of_cell, profiled
 
 Column = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A column of ``to_frame()`` that is shown as a mean over iterations and ranks.
-
-    Attributes
-    ----------
-    column
-        Its name, which ends in the unit: ``_us`` for microseconds, ``_gbps`` for 10^9 bits per
-        second.
-    weight
-        The column that weights the mean. Bandwidths are weighted by the duration of the
-        communication, so that their mean is all bytes over all time. Without a weight, all
-        iterations of all ranks count the same.
-    """
-
-    column: str
-    weight: str = ""
-
-
-FIGURES = {
-    figure.column: figure
-    for figure in (
-        Figure("iteration_us"),
-        Figure("data_us"),
-        Figure("copy_us"),
-        Figure("forward_us"),
-        Figure("backward_us"),
-        Figure("exposed_us"),
-        Figure("optimizer_us"),
-        Figure("other_us"),
-        Figure("communication_us"),
-        Figure("overlapped_us"),
-        *map(Figure, EXPOSED_PARTS),
-        Figure("algbw_gbps", weight="communication_us"),
-        Figure("busbw_gbps", weight="communication_us"),
-    )
-}
-"""The figures by the name of their column."""
 
 
 FIRST, PROFILED = 1, 2
@@ -131,28 +91,33 @@ def mean(values: Column, weights: Column | None = None) -> float:
 
 
 def means(table: Mapping[str, Column], names: Iterable[str]) -> dict[str, float]:
-    """Return the mean of each named column of a table.
+    """Return the means of figures by name.
 
-    The means of the parts of the exposed time (`EXPOSED_PARTS`) add up to that of the exposed time.
+    Those of the parts of the exposed time (`EXPOSED_PARTS`) add up to that of the exposed time.
 
     Parameters
     ----------
     table
-        Columns of equal shape, with those that weight the others.
+        Columns of equal shape, with those that the named figures need.
     names
-        Names of columns in `FIGURES`.
+        Names of figures.
     """
-    names = list(names)
-    found = {}
-    for name in names:
-        weight = FIGURES[name].weight
-        found[name] = mean(table[name], table[weight] if weight else None)
-    if set(EXPOSED_PARTS) & set(names):
+    found = {name: _mean_of(FIGURES[name], table) for name in names}
+    if set(EXPOSED_PARTS) & set(found):
         parts = mean_parts(*(table[name] for name in ("exposed_us", *EXPOSED_PARTS)))
         found |= {
             name: part for name, part in zip(EXPOSED_PARTS, parts, strict=True) if name in found
         }
     return found
+
+
+def _mean_of(figure: Figure, table: Mapping[str, Column]) -> float:
+    if figure.whole:
+        part, whole = table[figure.part], table[figure.whole]
+        return mean(
+            np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0), whole
+        )
+    return mean(table[figure.name], table[figure.weight] if figure.weight else None)
 
 
 def iterations_text(first: int, last: int) -> str:

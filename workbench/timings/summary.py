@@ -26,7 +26,7 @@ LATEST = 100
 """Number of iterations in the live figures."""
 
 _TIMES = ("iteration_us", "communication_us", "exposed_us")
-_BANDWIDTHS = ("algbw_gbps", "busbw_gbps")
+_RATIOS = ("exposed_share", "algbw_gbps", "busbw_gbps")
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,9 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
     every, rows = rows, typical(rows)
     rings = list(lateness(rows))
     table = columns(rows, rings)
-    figures = means(table, [*_TIMES, *EXPOSED_PARTS, *_BANDWIDTHS])
+    figures = means(table, [*_TIMES, *EXPOSED_PARTS, *_RATIOS])
     iteration_us = figures["iteration_us"]
     exposed = ~np.isnan(table["exposed_us"])
-    total = table["iteration_us"][exposed].sum()
     rank, excess = always_late(rings)
     return Summary(
         iteration=last,
@@ -150,7 +149,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         communication_us=figures["communication_us"],
         overlapped_us=mean((rows["overlapped_ns"] / 1e3)[exposed]),
         exposed_us=figures["exposed_us"],
-        exposed_share=float(table["exposed_us"][exposed].sum() / total) if total else float("nan"),
+        exposed_share=figures["exposed_share"],
         waiting_us=figures["wait_us"],
         queued_us=figures["queued_us"],
         transfer_us=figures["transfer_us"],

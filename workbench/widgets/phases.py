@@ -1,12 +1,10 @@
-"""The phases of an iteration, with the same colours everywhere.
-
-Okabe and Ito's palette, legible on light and dark; `labextension/src/live/phases.ts` has the
-same table.
-"""
+"""The phases of an iteration, with the same colours everywhere, from `schema.figures`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from workbench.schema.figures import FIGURES, PHASE_FIGURES
 
 
 @dataclass(frozen=True)
@@ -24,15 +22,16 @@ class PhaseStyle:
         return "#" + "".join(f"{round(channel * 0.65):02x}" for channel in channels)
 
 
-DATA = PhaseStyle("data_us", "data", "#56B4E9")
-COPY = PhaseStyle("copy_us", "copy", "#F0E442")
-FORWARD = PhaseStyle("forward_us", "forward", "#009E73")
-BACKWARD = PhaseStyle("backward_us", "backward", "#0072B2")
-EXPOSED = PhaseStyle("exposed_us", "exposed", "#D55E00")
-OPTIMIZER = PhaseStyle("optimizer_us", "optimizer", "#CC79A7")
-OTHER = PhaseStyle("other_us", "other", "#999999")
+def _style(name: str) -> PhaseStyle:
+    figure = FIGURES[name]
+    return PhaseStyle(figure.name, figure.label, figure.color)
 
-OVERLAPPED = PhaseStyle("overlapped_us", "overlapped", "#E69F00")
+
+DATA, COPY, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, OTHER = (
+    _style(figure.name) for figure in PHASE_FIGURES
+)
+
+OVERLAPPED = _style("overlapped_us")
 """Communication hidden behind compute: drawn next to the stack, not in it."""
 
 IN_TIME = (DATA, COPY, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, OTHER)

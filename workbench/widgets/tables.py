@@ -6,6 +6,8 @@ import math
 from html import escape
 
 from workbench.resources import Unknown
+from workbench.schema.figures import FIGURES
+from workbench.timings.derive import EXPOSED_PARTS
 from workbench.timings.figures import iterations_text
 from workbench.timings.summary import UNHEARD
 from workbench.widgets.grid import Array, Grid, rank_means, typical
@@ -25,20 +27,10 @@ _STYLE = (
     "font-variant-numeric:tabular-nums;margin:8px 0 0 0"
 )
 _CELL = "padding:2px 8px;text-align:right"
-_EXPOSED_PARTS = {"waiting": "wait_us", "queueing": "queued_us", "transfer": "transfer_us"}
-_TEXT_COLUMNS = {
-    "iteration": "iteration_us",
-    "data": "data_us",
-    "forward": "forward_us",
-    "backward": "backward_us",
-    "exposed": "exposed_us",
-    "optimizer": "optimizer_us",
-    "other": "other_us",
-    "communication": "communication_us",
-    "overlapped": "overlapped_us",
-    **_EXPOSED_PARTS,
-    "busbw": "busbw_gbps",
-}
+_TEXT_FIGURES = tuple(
+    name for name in FIGURES if name not in {"copy_us", "exposed_share", "algbw_gbps"}
+)
+"""The columns of the table in a terminal."""
 
 
 def summary_line(reading: TimingsReading) -> str:
@@ -80,7 +72,7 @@ def summary_table(reading: TimingsReading) -> str:
     if len(grid) == 0:
         return ""
     names = ["iteration_us", *(phase.column for phase in IN_TIME)]
-    names += [OVERLAPPED.column, *_EXPOSED_PARTS.values(), "busbw_gbps"]
+    names += [OVERLAPPED.column, *EXPOSED_PARTS, "busbw_gbps"]
     means, all_ranks = rank_means(grid, names)
     rows = [
         _row(f"{place.rank}", place.vm, [means[name][at] for name in names], names)
@@ -107,9 +99,9 @@ def summary_text(reading: TimingsReading) -> str:
     grid = Grid(window, ranks)
     if not len(grid):
         return reading.status.message
-    columns = list(rank_means(grid, list(_TEXT_COLUMNS.values()))[0].values())
+    columns = list(rank_means(grid, list(_TEXT_FIGURES))[0].values())
     rows = [[f"rank {rank}", *_text_cells(columns, place)] for place, rank in enumerate(ranks)]
-    lines = [["", *_TEXT_COLUMNS], *rows]
+    lines = [["", *(FIGURES[name].label for name in _TEXT_FIGURES)], *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     table = "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
     scope = iterations_text(grid.iterations[0], grid.iterations[-1])
@@ -171,7 +163,7 @@ def _table(caption: str, head: str, rows: str) -> str:
 
 def _head() -> str:
     labels = ["rank", "VM", "iteration", *(phase.label for phase in IN_TIME)]
-    labels += [OVERLAPPED.label, *_EXPOSED_PARTS, "busbw Gbit/s"]
+    labels += [OVERLAPPED.label, *(FIGURES[name].label for name in EXPOSED_PARTS), "busbw Gbit/s"]
     cells = "".join(f'<th scope="col" style="{_CELL}">{label}</th>' for label in labels)
     return f"<tr>{cells}</tr>"
 
@@ -199,7 +191,7 @@ def _figure(value: float | Unknown, decimals: int = 0, factor: float = 1) -> str
 
 def _text_cells(columns: list[Array], place: int) -> list[str]:
     cells = []
-    for name, column in zip(_TEXT_COLUMNS.values(), columns, strict=True):
+    for name, column in zip(_TEXT_FIGURES, columns, strict=True):
         value = float(column[place])
         scaled = value / 1e3 if name.endswith("_us") else value
         cells.append(DASH if math.isnan(value) else f"{scaled:.2f}")

@@ -1,35 +1,32 @@
 /**
- * The phases of an iteration, with the same colours everywhere in this
- * product (Okabe and Ito's palette; `workbench/widgets/phases.py` in Python).
+ * The phases of an iteration, with the colours that they have everywhere in this product.
  */
 
-import { Figure } from './protocol';
+import { COLORS, DrawnFigure, figureName } from '../generated/figures';
 import { ITranslate } from '../common/translate';
 
 /** One phase, or the communication that is hidden behind the phases. */
 export interface IPhase {
-  column: Figure;
-  /** Its name, to be translated by `phaseName`. */
-  label: string;
+  column: DrawnFigure;
   color: string;
   edge: string;
 }
 
-const DATA = phase('data_us', 'data', '#56B4E9');
+const DATA = phase('data_us');
 
 /** Copies from the host to the device; zero if a rank trains on CPUs. */
-export const COPY = phase('copy_us', 'copy', '#F0E442');
+export const COPY = phase('copy_us');
 
-const FORWARD = phase('forward_us', 'forward', '#009E73');
-const BACKWARD = phase('backward_us', 'backward', '#0072B2');
-const OPTIMIZER = phase('optimizer_us', 'optimizer', '#CC79A7');
-const OTHER = phase('other_us', 'other', '#999999');
+const FORWARD = phase('forward_us');
+const BACKWARD = phase('backward_us');
+const OPTIMIZER = phase('optimizer_us');
+const OTHER = phase('other_us');
 
 /** Communication that the iteration waits for. */
-export const EXPOSED = phase('exposed_us', 'exposed', '#D55E00');
+export const EXPOSED = phase('exposed_us');
 
 /** Communication hidden behind compute: drawn next to the stack, not in it. */
-export const OVERLAPPED = phase('overlapped_us', 'overlapped', '#E69F00');
+export const OVERLAPPED = phase('overlapped_us');
 
 /** In the order of an iteration. */
 export const IN_TIME: readonly IPhase[] = [
@@ -55,21 +52,11 @@ export const IN_STACK: readonly IPhase[] = [
 
 /** The phase's name in the user's language. */
 export function phaseName(one: IPhase, trans: ITranslate): string {
-  const names: Record<string, string> = {
-    data: trans.__('data'),
-    copy: trans.__('copy'),
-    forward: trans.__('forward'),
-    backward: trans.__('backward'),
-    exposed: trans.__('exposed'),
-    optimizer: trans.__('optimizer'),
-    other: trans.__('other'),
-    overlapped: trans.__('overlapped')
-  };
-  return names[one.label];
+  return figureName(one.column, trans);
 }
 
-function phase(column: Figure, label: string, color: string): IPhase {
-  return { column, label, color, edge: darker(color) };
+function phase(column: DrawnFigure): IPhase {
+  return { column, color: COLORS[column], edge: darker(COLORS[column]) };
 }
 
 /** The colour at 65 % of its brightness: the one-pixel edge of its bars. */

@@ -119,7 +119,7 @@ function stragglerText(
       ? trans.__('Slow link since iteration %1: communication takes %2 longer.', first, longer) // prettier-ignore
       : trans.__('Slow link in iterations %1 to %2: communication took %3 longer.', first, last, longer); // prettier-ignore
   }
-  const phase = IN_TIME.find(one => one.label === late.phase);
+  const phase = IN_TIME.find(one => one.column === `${late.phase}_us`);
   if (!phase) {
     return isCurrent
       ? trans.__('Rank %1 late since iteration %2, in no particular phase; the others wait %3.', late.rank, first, wait) // prettier-ignore
