@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from workbench.resources.codec import encode
@@ -158,6 +158,8 @@ class Composer:
     ) -> ViewMessage:
         self._seq += 1
         summary = self._summary.get(now, fresh=self._fresh)
+        if window is not None and window.rows:
+            summary = replace(summary, iteration=float(window.data[0].max()))
         content = {"type": kind, **_status_fields(status, summary, self._seq)}
         if window is None:
             return ViewMessage(content)

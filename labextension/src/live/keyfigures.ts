@@ -31,7 +31,8 @@ export class KeyFiguresBar {
       ),
       this._group([trans.__('over'), this._transport]),
       this._group([trans.__('waiting for'), this._slowest]),
-      this._group(['', this._progress])
+      this._group(['', this._progress]),
+      this._group(['', this._scope])
     );
   }
 
@@ -40,15 +41,15 @@ export class KeyFiguresBar {
   /**
    * Show the figures of the newest iterations, or of a selection.
    *
-   * @param first - the first iteration of the selection; null for the newest ones.
+   * @param first - the first iteration of the selection.
    */
   update(summary: ISummary, first: number | null = null): void {
-    const from = numberOf(first ?? summary.first_iteration ?? NaN);
-    const to = first === null ? summary.last_iteration : undefined;
-    show(this._iteration, to ?? summary.iteration, last => ({
-      value: from < last ? `${count(from)}–${count(last)}` : count(last),
+    const from = first === null ? '' : `${count(first)}–`;
+    show(this._iteration, summary.iteration, last => ({
+      value: `${from}${count(last)}`,
       unit: ''
     }));
+    this._showScope(summary, first);
     show(this._rate, summary.iterations_per_s, inUnit(digits, 'it/s'));
     show(this._time, summary.iteration_us, time);
     show(this._exposed, summary.exposed_us, time);
@@ -69,6 +70,22 @@ export class KeyFiguresBar {
     const means = this._trans.__('Means over iterations and ranks.');
     this.node.title = [means, ...(summary.notes ?? [])].join(' ');
     this._showSlowest(summary);
+  }
+
+  /** Say over which iterations the means are; the newest one may be later. */
+  private _showScope(summary: ISummary, first: number | null): void {
+    const from = numberOf(first ?? summary.first_iteration ?? NaN);
+    const to = first === null ? summary.last_iteration : summary.iteration;
+    const last = numberOf(to ?? NaN);
+    this._scope.show(
+      from < last
+        ? this._trans.__(
+            'Mean of iterations %1 to %2',
+            count(from),
+            count(last)
+          )
+        : ''
+    );
   }
 
   private _showSlowest(summary: ISummary): void {
@@ -114,6 +131,7 @@ export class KeyFiguresBar {
   private _transport = new FigureSpan('jp-gw-Live-transport');
   private _progress = new FigureSpan('jp-gw-Live-soFar');
   private _slowest = new FigureSpan('jp-gw-Live-slowest');
+  private _scope = new FigureSpan('jp-gw-Live-scope');
 }
 
 function show(

@@ -87,15 +87,19 @@ describe('figures', () => {
 
 describe('key figures', () => {
   it.each([
-    [{ first_iteration: 230, last_iteration: 329 }, null, '230–329'],
-    [{ first_iteration: 1230, last_iteration: 1230 }, null, '1,230'],
-    [{ first_iteration: 230, last_iteration: 329 }, 300, '300–335'],
-    [{}, null, '335']
-  ])('of %j from %s are about %s', (scope, first, shown) => {
+    [{ first_iteration: 230, last_iteration: 329 }, null, '230 to 329'],
+    [{ first_iteration: 230, last_iteration: 329 }, 300, '300 to 335']
+  ])('of %j from %s are means of %s', (scope, first, shown) => {
     const bar = new KeyFiguresBar(ENGLISH);
     bar.update({ ...SUMMARY, iteration: 335, ...scope }, first);
-    const iteration = bar.node.querySelector('.jp-gw-Live-iteration')!;
-    expect(iteration.textContent).toBe(shown);
+    const text = bar.node.querySelector('.jp-gw-Live-scope')!.textContent;
+    expect(text).toBe(`Mean of iterations ${shown}`);
+  });
+
+  it('of an earlier version do not say over which iterations they are', () => {
+    const bar = new KeyFiguresBar(ENGLISH);
+    bar.update(SUMMARY);
+    expect(bar.node.querySelector('.jp-gw-Live-scope')!.textContent).toBe('');
   });
 });
 
