@@ -258,7 +258,8 @@ def test_the_verdict_after_the_end(ended_training, pictures, theme):
     ended_training.lab.set_theme(theme)
     view = ended_training.view
     view.show()
-    expect(view.verdict).to_have_text(re.compile("^Verdict: .* per iteration, .* communication; "))
+    text = r"^Verdict: .* per iteration \(iterations .*\), .* communication; "
+    expect(view.verdict).to_have_text(re.compile(text))
     assert contrast(view.verdict) >= READABLE
     view.explain.click()
     expect(view.causes.first).to_be_visible()
