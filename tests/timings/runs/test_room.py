@@ -66,7 +66,7 @@ def test_a_run_alone_does_not_outgrow_the_bytes(training, monkeypatch):
 def test_a_limit_that_is_none_is_said(training, monkeypatch):
     """A variable that is no number stops no training."""
     monkeypatch.setenv("GRADIENT_WORKBENCH_MOST_RUNS", "many")
-    with pytest.warns(RuntimeWarning, match="MAX_RUNS='many'"):
+    with pytest.warns(RuntimeWarning, match="MOST_RUNS='many'"):
         timings = training().train(2)
     assert len(timings) == 4
 
