@@ -103,8 +103,8 @@ def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
     return Verdict(
         text=f"{_figures(summary, ranks, causes)}; {_first(causes)}",
         cell=int(rows["cell"].max()),
-        first_iteration=summary.first_iteration,
-        last_iteration=summary.last_iteration,
+        first_iteration=int(rows["iteration"].min()),
+        last_iteration=int(rows["iteration"].max()),
         ranks=ranks,
         iteration_us=float(summary.iteration_us),
         median_us=float(np.median(typical(rows)["iteration_ns"])) / 1e3,
