@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from workbench.rank.interrupts import Interrupts
@@ -27,13 +28,27 @@ class InputRefused(RuntimeError):
         return []
 
 
+_SIGNALS_S = 0.2
+"""How often a thread that waits for a reply looks for an interrupt."""
+
+
 class _Waiting:
     """A request whose reply has not arrived."""
 
     def __init__(self, kind: PromptKind) -> None:
         self.kind = kind
-        self.replied = threading.Event()
-        self.reply = InputReply(0, None, "")
+        self.replies: SimpleQueue[InputReply] = SimpleQueue()
+
+    def wait(self) -> InputReply:
+        """Return the reply once it arrives; an interrupt may come at any point.
+
+        The queue is written in C: unlike a `threading.Event`, an interrupt leaves no lock of it
+        locked, for which the thread that receives replies would wait. A signal that arrives
+        just before the thread sleeps does not wake it, so the thread never sleeps for long.
+        """
+        while True:
+            with suppress(Empty):
+                return self.replies.get(timeout=_SIGNALS_S)
 
 
 class Prompts:
@@ -91,17 +106,17 @@ class Prompts:
                     raise EOFError("the cell has ended, or was interrupted")
                 self._waiting[number] = waiting
             self._send(InputRequest(cell, number, kind, str(prompt)))
-            waiting.replied.wait()
+            reply = waiting.wait()
         except KeyboardInterrupt:
             self._interrupted = True  # a debugger that catches it must not ask again
             raise
         finally:
             self._waiting.pop(number, None)
-        if waiting.reply.refusal:
-            raise InputRefused(f"{_call(kind)}: {waiting.reply.refusal}")
-        if waiting.reply.text is None:
+        if reply.refusal:
+            raise InputRefused(f"{_call(kind)}: {reply.refusal}")
+        if reply.text is None:
             raise EOFError
-        return waiting.reply.text
+        return reply.text
 
     def receive(self, message: Message) -> bool:
         """Handle an `InputReply`, in the outbox's thread; return whether the message is one."""
@@ -109,8 +124,7 @@ class Prompts:
             return False
         waiting = self._waiting.get(message.number)
         if waiting is not None:
-            waiting.reply = message
-            waiting.replied.set()
+            waiting.replies.put(message)
         return True
 
     @contextmanager
@@ -145,7 +159,7 @@ class Prompts:
             with self._lock:
                 self._installed = False
             for waiting in list(self._waiting.values()):  # of the user's threads
-                waiting.replied.set()
+                waiting.replies.put(InputReply(0, None, ""))
 
     def _input(self, prompt: object = "", /) -> str:
         return self.ask(prompt, "breakpoint" if self.debugging else "input")
