@@ -110,7 +110,7 @@ def test_every_place_shows_the_same_means(ranks):
         reading = TimingsReading.take(source, len(rows))
     window, _ = typical_window(reading.window)
     _, shown_in_tables = rank_means(Grid(window, [0, 1]), list(SHOWN))
-    compared = {one.figure: one.a for one in compare(rows, rows, ("a", "b")).differences}
+    compared = {row.figure: row.a for row in compare(rows, rows, ("a", "b")).differences}
     for name in SHOWN:
         assert same(shown_in_tables[name], getattr(summary, name)), name
         assert same(compared[name], getattr(summary, name)), name
@@ -166,23 +166,25 @@ def test_prometheus_shows_typical_iterations(tmp_path, monkeypatch):
     try:
         timings.begin_cell(2)
         timings.end_cell(2, {})
-        entries = eventually(lambda: [one for one in all_of(tmp_path) if one.get("ranks")])
+        entries = eventually(lambda: [entry for entry in all_of(tmp_path) if entry.get("ranks")])
     finally:
         publisher.close()
         timings.close()
     for published in entries[0]["ranks"]:
-        own = summarize(
+        summary = summarize(
             rows[np.isin(rows["iteration"], range(6)) & (rows["rank"] == published["rank"])]
         )
         latest = published["latest"]
-        assert latest["iteration_s"] == pytest.approx(own.iteration_us / 1e6)
-        assert latest["exposed_share"] == pytest.approx(own.exposed_share)
-        assert latest["busbw_gbps"] == pytest.approx(own.busbw_gbps)
+        assert latest["iteration_s"] == pytest.approx(summary.iteration_us / 1e6)
+        assert latest["exposed_share"] == pytest.approx(summary.exposed_share)
+        assert latest["busbw_gbps"] == pytest.approx(summary.busbw_gbps)
 
 
 def all_of(folder):
     """The entries of all registries in a folder."""
-    return [entry for found in folder.rglob(FOLDER) for entry in ProcessRegistry(found).read()]
+    return [
+        entry for registry in folder.rglob(FOLDER) for entry in ProcessRegistry(registry).read()
+    ]
 
 
 def test_the_bandwidth_of_all_ranks_is_all_bytes_over_all_time():

@@ -20,7 +20,7 @@ _HEAD = """/**
 
 def figures() -> str:
     """Return the labels and colours of the phases and of overlapped communication."""
-    shown = [one for one in (*PHASE_FIGURES, *COMMUNICATION_FIGURES) if one.color]
+    shown = [figure for figure in (*PHASE_FIGURES, *COMMUNICATION_FIGURES) if figure.color]
     colors = [f"  {figure.name}: '{figure.color}'" for figure in shown]
     labels = [f"    {figure.name}: trans.__('{figure.label}')" for figure in shown]
     head = _HEAD.format(

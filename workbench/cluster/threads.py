@@ -203,17 +203,17 @@ class FairLock:
         interrupted
             Whether another thread has interrupted the wait; checked after each `wake`.
         """
-        own = SignalSafeEvent() if ticket is None else ticket
+        own_ticket = SignalSafeEvent() if ticket is None else ticket
         try:
             if ticket is None:
                 with self._lock:
-                    self._tickets.append(own)
-            self._wait(own, what, interrupted)
+                    self._tickets.append(own_ticket)
+            self._wait(own_ticket, what, interrupted)
             yield
         finally:
             with interrupts_later():  # a remaining ticket would block all others
                 with self._lock, suppress(ValueError):
-                    self._tickets.remove(own)
+                    self._tickets.remove(own_ticket)
                 self.wake()
 
     def wake(self) -> None:
@@ -222,11 +222,13 @@ class FairLock:
             for ticket in self._tickets:
                 ticket.set()
 
-    def _wait(self, own: SignalSafeEvent, what: str, interrupted: Callable[[], bool]) -> None:
+    def _wait(
+        self, own_ticket: SignalSafeEvent, what: str, interrupted: Callable[[], bool]
+    ) -> None:
         notice_s: float | None = _NOTICE_S if what else None
         try:
-            while not (self._tickets[0] is own or interrupted()):
-                if not own.wait(notice_s) and notice_s is not None:
+            while not (self._tickets[0] is own_ticket or interrupted()):
+                if not own_ticket.wait(notice_s) and notice_s is not None:
                     notice_s = None
                     sys.stdout.write(
                         f"{what}: waiting for the cells that were queued before. To end the one "

@@ -45,7 +45,7 @@ def untypical(rows: Rows) -> Column:
 
 def most_typical(reasons: Column) -> int:
     """Return the reason of `untypical` that the most typical of these rows have."""
-    return min(np.unique(reasons).tolist(), key=_PREFERENCE.tolist().__getitem__, default=0)
+    return int(reasons[np.argmin(_PREFERENCE[reasons])]) if len(reasons) else 0
 
 
 def is_most_typical(reasons: Column, begins: Column) -> Column:
@@ -102,13 +102,13 @@ def means(table: Mapping[str, Column], names: Iterable[str]) -> dict[str, float]
     names
         Names of figures.
     """
-    found = {name: _mean_of(FIGURES[name], table) for name in names}
-    if set(EXPOSED_PARTS) & set(found):
+    figure_means = {name: _mean_of(FIGURES[name], table) for name in names}
+    if set(EXPOSED_PARTS) & set(figure_means):
         parts = mean_parts(*(table[name] for name in ("exposed_us", *EXPOSED_PARTS)))
-        found |= {
-            name: part for name, part in zip(EXPOSED_PARTS, parts, strict=True) if name in found
-        }
-    return found
+        for name, part in zip(EXPOSED_PARTS, parts, strict=True):
+            if name in figure_means:
+                figure_means[name] = part
+    return figure_means
 
 
 def _mean_of(figure: Figure, table: Mapping[str, Column]) -> float:

@@ -60,15 +60,18 @@ def typical(window: RowWindow) -> tuple[RowWindow, list[str]]:
     return used, [note for note in notes if note]
 
 
-def rank_means(grid: Grid, names: list[str]) -> tuple[dict[str, Array], dict[str, float]]:
+def rank_means(
+    grid: Grid, names: list[str], rank_limit: int | None = None
+) -> tuple[dict[str, Array], dict[str, float]]:
     """Return the means of columns over the iterations: of each rank, and of all ranks together.
 
-    Arrays are of shape (ranks,), in the order of the grid's ranks; see `figures.means`.
+    Arrays are of shape (ranks,), in the order of the grid's ranks and for the first `rank_limit` of
+    them; None for all. See `figures.means`.
     """
     table = {name: grid.column(name) for name in {*names, "communication_us", *_EXPOSED}}
     ranks = [
         figures.means({name: values[:, place] for name, values in table.items()}, names)
-        for place in range(len(grid.ranks))
+        for place in range(len(grid.ranks[:rank_limit]))
     ]
     by_rank = {name: np.array([rank[name] for rank in ranks]) for name in names}
     return by_rank, figures.means(table, names)

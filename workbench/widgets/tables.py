@@ -73,7 +73,7 @@ def summary_table(reading: TimingsReading) -> str:
         return ""
     names = ["iteration_us", *(phase.column for phase in IN_TIME)]
     names += [OVERLAPPED.column, *EXPOSED_PARTS, "busbw_gbps"]
-    means, all_ranks = rank_means(grid, names)
+    means, all_ranks = rank_means(grid, names, MAX_RANKS)
     rows = [
         _row(f"{place.rank}", place.vm, [means[name][at] for name in names], names)
         for at, place in enumerate(places[:MAX_RANKS])

@@ -80,6 +80,15 @@ def refused_start(error: OSError) -> StartFailed:
     return StartFailed(f"{where}{error.strerror or error}. Correct that, then start again.")
 
 
+def read_shared(log: IO[bytes], start: int, size: int) -> str:
+    """Return text of a log to which a process writes through the same open file.
+
+    The process writes at the position of that file. Reading must not move it, or the process would
+    overwrite what it has written.
+    """
+    return os.pread(log.fileno(), size, start).decode("utf-8", "replace")
+
+
 @dataclass
 class Connection:
     """A connection to an agent.
@@ -119,11 +128,8 @@ class Connection:
         """Return the last lines of the log; `_using_log` is held."""
         if self.log is None:
             return []
-        # the process may write through the same open file, from its position: reading must not
-        # move that position, or the process would overwrite what it has written
-        number = self.log.fileno()
-        start = max(0, os.fstat(number).st_size - _LOG_BYTES)
-        return os.pread(number, _LOG_BYTES, start).decode("utf-8", "replace").splitlines()
+        start = max(0, os.fstat(self.log.fileno()).st_size - _LOG_BYTES)
+        return read_shared(self.log, start, _LOG_BYTES).splitlines()
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from workbench.cluster.launchers import AgentStart, Connection, LocalLauncher, first_s
+from workbench.cluster.launchers import AgentStart, Connection, LocalLauncher, first_s, read_shared
 from workbench.cluster.launchers.ssh import SshLauncher, cause_of, key_file
 from workbench.errors import StartFailed
 from workbench.hosts import Host
@@ -112,9 +112,7 @@ class _Run:
         with self._using_log:
             if self.log.closed:
                 raise StartFailed("the cluster was stopped while mpiexec started its agents")
-            # mpiexec writes from the same file position, which reading must not move: mpiexec
-            # would overwrite what it has written
-            text = os.pread(self.log.fileno(), _LOG_BYTES, 0).decode("utf-8", "replace")
+            text = read_shared(self.log, 0, _LOG_BYTES)
         others = []
         for line in text.splitlines():
             # options of the user's may have mpiexec print something before it

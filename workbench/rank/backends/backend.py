@@ -17,6 +17,9 @@ from workbench.wire import Message
 from workbench.wire.rank_messages import RingCheck
 from workbench.wire.transport import Transport
 
+ABORTED = "the ranks were asked to stop forming it"
+"""Why a ring was not formed after `Backend.abort_init`."""
+
 
 class RingNotFormed(RuntimeError):
     """The ranks could not form a ring; another attempt may succeed."""

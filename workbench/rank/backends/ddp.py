@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from workbench.rank.backends import flight_recorder, gloo_abort, process_groups, torch_waits
-from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_thread
+from workbench.rank.backends.backend import ABORTED, Backend, Pending, RingNotFormed, in_thread
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.neutral import neutral
 from workbench.rank.backends.process_groups import ProcessGroups
@@ -33,7 +33,6 @@ if not dist.is_available():
 
 _BREAK_S = 5.0
 _BREAK_PERIOD_S = 0.1
-_ABORTED = "the ranks were asked to stop forming it"
 _WAIT_FILES = (
     "torch/distributed/",
     "torch/autograd/graph.py",
@@ -117,7 +116,7 @@ class DDPBackend(Backend):
         name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
         aborted, self._aborted = self._aborted, None
         if name == aborted:  # the other ranks have given up to wait for this one
-            raise RingNotFormed(_ABORTED)
+            raise RingNotFormed(ABORTED)
         try:
             total = self._groups.form(name, self._check_aborted)
         except (RuntimeError, OSError) as error:  # also torch.distributed's own
@@ -247,7 +246,7 @@ class DDPBackend(Backend):
     def _check_aborted(self) -> None:
         """Raise an error if the ring was aborted before `_abort_init` saw that it is formed."""
         if self._aborted in {"", self._groups.sockets.name}:
-            raise RingNotFormed(_ABORTED)
+            raise RingNotFormed(ABORTED)
 
     def _unfinished(self) -> list[flight_recorder.Recorded]:
         return flight_recorder.unfinished(gpu=not self._recorder.capturing)

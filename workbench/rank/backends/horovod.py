@@ -27,7 +27,7 @@ from workbench.rank.backends import (
     process_sets,
     script_groups,
 )
-from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_thread
+from workbench.rank.backends.backend import ABORTED, Backend, Pending, RingNotFormed, in_thread
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.horovod_tap import Tap
 from workbench.rank.backends.horovod_tensorflow import HorovodTensorFlow
@@ -48,7 +48,6 @@ _SHUTDOWN_S = 1.0
 """How long Horovod's shutdown may take before the sockets of the ring are shut down."""
 _BREAK_S = 5.0
 _BREAK_PERIOD_S = 0.1
-_ABORTED = "the ranks were asked to stop forming it"
 _SYNCHRONIZE = mpi_ops.synchronize.__code__
 """Of the function in which every wait for a collective ends."""
 _WITHOUT_TENSOR = (mpi_ops.barrier.__code__, mpi_ops.join.__code__)
@@ -130,7 +129,7 @@ class HorovodBackend(Backend):
         aborted, self._aborted = self._aborted, None
         if not mpi:
             if aborted == environment["HOROVOD_GLOO_RENDEZVOUS_PORT"]:
-                raise RingNotFormed(_ABORTED)  # the other ranks no longer wait for this one
+                raise RingNotFormed(ABORTED)  # the other ranks no longer wait for this one
             with self._shutdown:  # a running shutdown belongs to the previous ring
                 self._ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
         ring = self._ring
@@ -143,7 +142,7 @@ class HorovodBackend(Backend):
             with nullcontext() if mpi else ring:
                 # `_abort_init` ends if it does not see yet that the ring is being formed
                 if not mpi and self._aborted in {"", ring.name}:
-                    raise RingNotFormed(_ABORTED)
+                    raise RingNotFormed(ABORTED)
                 with starts():
                     _init()
                 one = torch.ones(1, dtype=torch.float32, device="cpu")

@@ -177,9 +177,9 @@ class ProcessGroups:
         for group in self.names().values():
             with contextlib.suppress(RuntimeError):  # destroyed meanwhile
                 if gpu in group._device_types:
-                    found = group._get_backend(gpu)
-                    if hasattr(found, "abort"):
-                        found.abort()
+                    backend = group._get_backend(gpu)
+                    if hasattr(backend, "abort"):
+                        backend.abort()
 
     def end(self) -> None:
         """Leave all groups, without waiting for other ranks."""
