@@ -81,6 +81,45 @@ def test_a_sparse_gradient_that_is_empty(form, fresh):
     assert sizes[1] == [two_rows, two_rows, 0, two_rows]
 
 
+AT_ONCE = """
+from workbench.rank.backends import forwarding_group, native_group
+usual, native_group.load = native_group.load, lambda: None
+begins_to_reduce = forwarding_group._ALLREDUCE
+def reduces(*args):
+    work = begins_to_reduce(*args)
+    work.wait()
+    return work
+forwarding_group._ALLREDUCE = reduces
+"""
+"""A cell's beginning, after which a bucket is reduced before the call has returned."""
+RESTORE = "native_group.load, forwarding_group._ALLREDUCE = usual, begins_to_reduce"
+
+
+def test_the_bytes_of_a_sparse_gradient_are_those_that_a_rank_sends(fresh):
+    """Not those of the result, which has the rows of all ranks, however soon it is there."""
+    cluster, timings = fresh
+    cluster.run(BEGIN + AT_ONCE + SPARSE + RESTORE)
+    two_rows = 2 * (8 + 4 * 4)
+    sizes = timings().groupby("rank")["bytes"].apply(list)
+    assert (sizes[0], sizes[1]) == ([two_rows] * 4, [two_rows, two_rows, 0, two_rows])
+
+
+REDUCED = """
+for step in range(200):
+    rows = torch.sparse_coo_tensor([[1 + rank, 3]], torch.ones(2, 4), (10, 4))
+    dist.all_reduce(rows)
+"""
+
+
+def test_the_bytes_of_a_sparse_tensor_that_a_cell_reduces(cluster):
+    """They are those of the rank's own rows, in each of many races with Gloo."""
+    cluster.run(BEGIN + REDUCED)
+    calls = cluster.timings.collectives()
+    calls = calls[calls["cell"] == calls["cell"].max()]
+    assert len(calls) == 400
+    assert set(calls["bytes"]) == {2 * (8 + 4 * 4)}
+
+
 COPIES = """
 import copy
 model = DistributedDataParallel(net(), bucket_cap_mb=0.001)

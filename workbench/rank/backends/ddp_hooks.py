@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.rank.backends import native_group
 from workbench.rank.backends.forwarding_group import ForwardingGroup
 from workbench.rank.backends.torch_calls import Bucket, TorchCalls
-from workbench.rank.backends.torch_operations import measure
+from workbench.rank.backends.torch_operations import sent_bytes
 from workbench.rank.interrupts import postpones_interrupts
 from workbench.rank.recording.collectives import Operation
 from workbench.rank.recording.patches import Function, Hooks, Patches
@@ -170,24 +170,32 @@ class DDPHooks(Hooks):
         if not recorder.on:
             recorder.used_while_off = True
             return users.hook(users.state, bucket)
-        began, handle = perf_counter_ns(), Bucket(recorder)
+        buffer = bucket.buffer()
+        size, handle, began = sent_bytes(buffer), Bucket(recorder), perf_counter_ns()
         with self._calls.hook_of_ddp(handle.sent):
             future = users.hook(users.state, bucket)
             if (model := users.model()) is not None:
-                self._note(model, bucket.buffer(), handle, future, began, bucket.index())
+                self._note(model, buffer, size, handle, future, began, bucket.index())
         return future
 
-    def _note_submitted(self, model: _Model, tensor: Any, work: Any, began: int) -> None:
+    def _note_submitted(self, model: _Model, tensor: Any, size: int, work: Any, began: int) -> None:
         """Follow a bucket that a reducer has sent through the group that forwards."""
         if not self._recorder.on:
             self._recorder.used_while_off = True
         else:
             bucket = Bucket(self._recorder)
             index = model.next_bucket(self._recorder.loop.buckets.backwards)
-            self._note(model, tensor, bucket, work.get_future(), began, index)
+            self._note(model, tensor, size, bucket, work.get_future(), began, index)
 
     def _note_bucket(
-        self, model: _Model, tensor: Any, bucket: Bucket, future: Any, began: int, index: int
+        self,
+        model: _Model,
+        tensor: Any,
+        size: int,
+        bucket: Bucket,
+        future: Any,
+        began: int,
+        index: int,
     ) -> None:
         """Report a bucket when its future is done."""
         loop = self._recorder.loop
@@ -198,7 +206,6 @@ class DDPHooks(Hooks):
             bucket.follow(future, gpu=tensor.is_cuda)
         else:
             bucket.finished = perf_counter_ns()
-        size = measure(tensor)[0]
         loop.bucket_submitted(partial(model.operation, index, size), began, bucket)
 
 
@@ -217,7 +224,7 @@ class _Model:
     Parameters
     ----------
     submitted
-        Called with the model, and for each bucket with its tensor, `Work` and time.
+        Called with the model, and for each bucket with its tensor, bytes, `Work` and time.
 
     Attributes
     ----------
@@ -308,8 +315,8 @@ class _Model:
             if hasattr(group, "take"):
                 group.recording = on
 
-    def _report(self, tensor: Any, work: Any, began: int) -> None:
-        self._submitted(self, tensor, work, began)
+    def _report(self, tensor: Any, size: int, work: Any, began: int) -> None:
+        self._submitted(self, tensor, size, work, began)
 
     def _forward_to(self, group: Any) -> None:
         self._operations.clear()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from workbench.rank.backends.torch_operations import sent_bytes
 from workbench.rank.interrupts import postpones_interrupts
 from workbench.rank.recording.patches import Function
 
@@ -41,7 +42,7 @@ class ForwardingGroup(dist.ProcessGroup):
     real
         That group.
     submitted
-        Called with each tensor that was reduced, its `Work`, and the time before.
+        Called with each tensor that was reduced, its bytes before, its `Work`, and the time before.
 
     Attributes
     ----------
@@ -49,7 +50,7 @@ class ForwardingGroup(dist.ProcessGroup):
         The group; another one of as many ranks can be set.
     """
 
-    def __init__(self, real: Any, submitted: Callable[[Any, Any, int], None]) -> None:
+    def __init__(self, real: Any, submitted: Callable[[Any, int, Any, int], None]) -> None:
         super().__init__(real.rank(), real.size())
         self.real = real
         self._submitted = submitted
@@ -58,12 +59,15 @@ class ForwardingGroup(dist.ProcessGroup):
     @called_by_reducer
     def allreduce(self, tensors: Any, options: Any) -> Any:
         """Reduce a bucket, or the map of the parameters that were used."""
+        bucket = tensors[0]
+        # while a sparse gradient is reduced, a thread of Gloo puts the rows of all ranks in it
+        size = sent_bytes(bucket)
         began = perf_counter_ns()
         real = self.real
         plain = type(real) is dist.ProcessGroup
         work = _ALLREDUCE(real, tensors, options) if plain else real.allreduce(tensors, options)
-        if tensors[0].dtype != torch.int32:  # else it is the map
-            self._submitted(tensors[0], work, began)
+        if bucket.dtype != torch.int32:  # else it is the map
+            self._submitted(bucket, size, work, began)
         return work
 
     @called_by_reducer

@@ -50,10 +50,12 @@ class ForwardingGroup : public c10d::ProcessGroup {
 
   c10::intrusive_ptr<c10d::Work> allreduce(
       std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
+    // while a sparse gradient is reduced, a thread of Gloo puts the rows of all ranks in it
+    const int64_t bytes = bytes_of(tensors[0]);
     const int64_t submitted = now_ns();
     auto work = real()->allreduce(tensors, options);
     // the map of the parameters that were used is no bucket
-    if (recording && tensors[0].scalar_type() != at::kInt) note(tensors[0], *work, submitted);
+    if (recording && tensors[0].scalar_type() != at::kInt) note(bytes, *work, submitted);
     return work;
   }
 
@@ -106,11 +108,11 @@ class ForwardingGroup : public c10d::ProcessGroup {
   std::atomic<bool> recording{true};
 
  private:
-  void note(const at::Tensor& tensor, c10d::Work& work, int64_t submitted) noexcept {
+  void note(int64_t bytes, c10d::Work& work, int64_t submitted) noexcept {
     try {
       auto bucket = std::make_shared<Bucket>();
       bucket->submitted = submitted;
-      bucket->bytes = bytes_of(tensor);
+      bucket->bytes = bytes;
       {
         std::lock_guard<std::mutex> guard(lock_);
         if (buckets_.size() >= MAX_BUCKETS) return;

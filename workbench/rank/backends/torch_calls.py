@@ -145,6 +145,7 @@ class TorchCalls:
         named: Named,
         group: Any,
         sent: Any,
+        measured: tuple[int, int],
         work: Any,
         began: int,
         thread: int,
@@ -154,11 +155,12 @@ class TorchCalls:
     ) -> None:
         """Follow a collective that was submitted; `waits` if the caller now waits for it.
 
+        `measured` are the bytes and the number of tensors in `sent` before the call.
         `peer` is the number in the group of the rank to which, or from which, a message is sent.
         """
         if not self._recorder.on:  # a function that could not be restored
             return
-        call = self.call(named, group, sent, began, thread, peer)
+        call = self.call(named, group, measured, began, thread, peer)
         if named.kind in MESSAGES and work is not None:
             self.messages.add(work)
         call.on_gpu = self._gpu and getattr(first(sent), "is_cuda", False)
@@ -273,11 +275,17 @@ class TorchCalls:
         return True
 
     def call(
-        self, named: Named, group: Any, sent: Any, began: int, thread: int, peer: int = -1
+        self,
+        named: Named,
+        group: Any,
+        measured: tuple[int, int],
+        began: int,
+        thread: int,
+        peer: int = -1,
     ) -> TorchCall:
         """Return a call with its description."""
         recorder = self._recorder
-        operation = self._describe(named, group, sent, thread, recorder.loop, peer)
+        operation = self._describe(named, group, measured, thread, recorder.loop, peer)
         return TorchCall(operation, began, recorder.reported)
 
 

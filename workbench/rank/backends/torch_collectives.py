@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from workbench.rank.backends.torch_calls import TorchCalls
-from workbench.rank.backends.torch_operations import BUFFERS, MESSAGES, METHODS, Named
+from workbench.rank.backends.torch_operations import BUFFERS, MESSAGES, METHODS, Named, measure
 from workbench.rank.recording.patches import Function, Hooks
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.recorder import Recorder
@@ -58,11 +58,13 @@ class TorchCollectives(Hooks):
     def _method(self, named: Named) -> Callable[[Function], Function]:
         def make(original: Function) -> Function:
             def collective(group: Any, *args: Any, **kwargs: Any) -> Any:
-                began, thread = perf_counter_ns(), threading.get_ident()
+                thread = threading.get_ident()
                 given = (*args, *kwargs.values()) if kwargs else args
                 sent = given[named.sent] if len(given) > named.sent else ()
                 if self._calls.is_of_bucket(thread, sent):
                     return original(group, *args, **kwargs)
+                # before: the result of a sparse tensor has the rows of all ranks
+                measured, began = measure(sent), perf_counter_ns()
                 waits = not getattr(args[-1], "asyncOp", True) if args else False
                 trains = self._calls.trains(thread)
                 if trains:
@@ -73,7 +75,7 @@ class TorchCollectives(Hooks):
                     work = original(group, *args, **kwargs)
                 peer = given[1] if named.kind in MESSAGES and len(given) > 2 else -1
                 self._calls.submitted(
-                    named, group, sent, work, began, thread, waits=waits, peer=peer
+                    named, group, sent, measured, work, began, thread, waits=waits, peer=peer
                 )
                 return work
 
@@ -108,7 +110,7 @@ class TorchCollectives(Hooks):
         def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             began, thread = perf_counter_ns(), threading.get_ident()
             result = self._calls.exposed(original)(group, tensors, *args, **kwargs)
-            self._calls.call(BUFFERS, group, tensors, began, thread).finish()
+            self._calls.call(BUFFERS, group, measure(tensors), began, thread).finish()
             return result
 
         return broadcast

@@ -128,7 +128,13 @@ class Operations:
         self._step: tuple[Any, int] = (None, 0)
 
     def describe(
-        self, named: Named, group: Any, sent: Any, thread: int, loop: Any, peer: int = -1
+        self,
+        named: Named,
+        group: Any,
+        measured: tuple[int, int],
+        thread: int,
+        loop: Any,
+        peer: int = -1,
     ) -> Operation:
         """Return the description of a call.
 
@@ -136,8 +142,8 @@ class Operations:
         ----------
         group
             The process group, or its name.
-        sent
-            A tensor, or nested lists.
+        measured
+            The bytes and the number of tensors, before the call (`measure`).
         thread, loop
             The thread that calls, and the training loop with its number of `steps`.
         peer
@@ -146,7 +152,7 @@ class Operations:
         if self._step[1] != loop.steps or self._step[0] is not loop:
             self._step = loop, loop.steps
             self._counts.clear()
-        size, tensors = measure(sent)
+        size, tensors = measured
         key: Any = group if isinstance(group, str) else id(group)
         found = self._groups.get(key)
         known = found and found.group()  # a later group may have the same name or id
@@ -233,7 +239,8 @@ def first(sent: Any) -> Any:
     return sent
 
 
-def _bytes(tensor: torch.Tensor) -> int:
+def sent_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes that a rank sends for a tensor; ask before a sparse tensor is reduced."""
     if tensor.layout == torch.sparse_coo:
         return int(tensor._indices().nbytes + tensor._values().nbytes)
     return int(tensor.nbytes)
@@ -242,7 +249,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 def measure(sent: Any) -> tuple[int, int]:
     """Return the bytes and the number of tensors that a rank sends; a list of parts is one."""
     if isinstance(sent, torch.Tensor):
-        return _bytes(sent), 1
+        return sent_bytes(sent), 1
     if len(sent) == 1:
         return measure(sent[0])[0], 1
     sizes = [measure(one)[0] for one in sent]

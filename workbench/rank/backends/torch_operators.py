@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from workbench.rank.backends.torch_calls import TorchCalls
-from workbench.rank.backends.torch_operations import OPERATORS, Named, first
+from workbench.rank.backends.torch_operations import OPERATORS, Named, first, measure
 from workbench.rank.recording.patches import Function, Hooks
 from workbench.rank.recording.recorder import Recorder
 
@@ -76,18 +76,19 @@ class OperatorHooks(Hooks):
 
     def _operator(self, named: Named) -> Callable[[Function], Function]:
         def call(original: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            began, thread = perf_counter_ns(), threading.get_ident()
+            thread = threading.get_ident()
             given = (*args, *kwargs.values()) if kwargs else args
             # a dispatch mode calls the operator again
             if self._in_operator == thread or type(first(given)) not in _PLAIN:
                 return original(*args, **kwargs)
+            measured, began = measure(given[0]), perf_counter_ns()
             self._in_operator = thread
             try:
                 result = original(*args, **kwargs)
             finally:
                 self._in_operator = 0
             group = kwargs["group_name"] if "group_name" in kwargs else args[-1]
-            one = self._calls.call(named, group, given[0], began, thread)
+            one = self._calls.call(named, group, measured, began, thread)
             for tensor in [result] if isinstance(result, torch.Tensor) else result:
                 self._calls.keep(tensor.untyped_storage().data_ptr(), one)
             return result
