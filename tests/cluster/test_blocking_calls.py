@@ -53,10 +53,12 @@ def test_an_agent_that_is_stopped_is_ended():
 
 
 def raised_at(step, error, call):
-    """Raise an error before the given opcode of a call; return whether the call came so far."""
+    """Raise an error before the given opcode of an event's call; return whether it came so far."""
     left = itertools.count(step, -1)
 
     def trace(frame, event, _):
+        if not isinstance(frame.f_locals.get("self"), SignalSafeEvent):
+            return None  # such as a callback of the garbage collector, which ignores exceptions
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode" and next(left) == 0:
             raise error
