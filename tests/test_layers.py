@@ -17,7 +17,7 @@ ONLY = {
     # of `cluster`, only `kept`; of `timings`, only where runs are, and which files users download
     "server": {"resources", "schema", "doctor", "errors", "cluster", "timings"},
     "rank": {"wire", "resources", "safefiles", "errors"},
-    "agent": {"rank", "wire", "resources", "redaction", "errors"},
+    "agent": {"rank", "wire", "resources", "redaction", "errors", "logs"},
 }
 RESOURCES = PACKAGE / "resources"
 BESIDE = {("pcie", "gpus"), ("processes", "gpus")}  # within resources, on one layer

@@ -35,11 +35,12 @@ layer package                              process       content
 1     `testbed/`                           any, shell    VMs for tests and benchmarks
 0     `redaction.py`                       any           removes secrets from text
 0     `safefiles.py`                       any           untrusted files and JSON
+0     `logs.py`                            any           what each process decided and tried
 0     `errors.py`                          any           exceptions
 ===== ==================================== ============= ===========================
 
 `server` imports only `resources`, `schema`, `doctor`, `errors` and `cluster.kept`; `rank` only
-`wire`, `resources`, `safefiles` and `errors`; `agent` also `rank` and `redaction`.
+`wire`, `resources`, `safefiles` and `errors`; `agent` also `rank`, `redaction` and `logs`.
 `tests/test_layers.py` checks all of this.
 
 Importing this package loads none of torch, horovod, plotly, pandas or pynvml:
@@ -52,6 +53,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from workbench import logs
 from workbench._version import __version__
 
 if TYPE_CHECKING:
@@ -152,6 +154,9 @@ __all__ = [
     "verdict",
     "what_if",
 ]
+
+
+logs.set_up()
 
 
 def __getattr__(name: str) -> Any:

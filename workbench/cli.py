@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench import cli_runs
+from workbench import cli_runs, logs
 from workbench._version import __version__
 from workbench.errors import UsageError, WorkbenchError
 
@@ -35,6 +35,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand (by default that of ``sys.argv``) and return its exit status."""
+    logs.print_all()
     _escape_what_cannot_be_encoded()
     arguments = make_parser().parse_args(argv)
     try:

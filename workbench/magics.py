@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _CLUSTER_VIEWS = ("live", "summary", "table", "waterfall", "ranks", "collectives")
 _RECORDING = ("on", "off", "overhead")
 _VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", "replay", "profile", *_RECORDING)
-_VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach", "bundle")
+_VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach", "bundle", "log")
+
+_SHOWN_LOG_LINES = 200
+"""Lines of each process that ``%cluster log`` shows; `Cluster.logs` returns more."""
 
 
 def _start_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,6 +69,8 @@ class WorkbenchMagics(Magics):
         ``%cluster interrupt`` ends a cell in the background (``%%distributed --noblock``), as
         the stop button ends one in the foreground: variables are kept, and queued cells run next.
         ``%cluster bundle --out FILE`` writes what is known about all ranks and VMs to one file.
+        ``%cluster log`` prints the newest log records of the kernel, the agents and the ranks;
+        ``GRADIENT_WORKBENCH_LOG=debug``, set before the kernel starts, adds details.
         """
         args = parse_line(self.cluster, line)
         from workbench.cluster import registry
@@ -81,6 +86,8 @@ class WorkbenchMagics(Magics):
             return registry.attach(args.name)
         if args.verb == "bundle":
             return registry.required().bundle(args.out)
+        if args.verb == "log":
+            return _show_logs(registry.required())
         if args.verb == "interrupt":
             return _interrupt(registry.required())
         if args.verb == "restart":
@@ -333,6 +340,14 @@ def _interrupt(cluster: Cluster) -> None:
     sys.stdout.write(
         f"Interrupting the cell on {ranks}. Its output shows the result; queued cells run next.\n"
     )
+
+
+def _show_logs(cluster: Cluster) -> None:
+    """Print the newest log records of each process."""
+    for process, text in cluster.logs().items():
+        shown = text if isinstance(text, str) else f"unknown: {text.reason}"
+        lines = shown.splitlines()[-_SHOWN_LOG_LINES:] or ["(no records)"]
+        sys.stdout.write(f"== {process}\n" + "".join(f"{line}\n" for line in lines))
 
 
 def _load_cluster() -> None:

@@ -85,3 +85,9 @@ def test_the_cluster_of_a_notebook(tmp_path):
         last = error.traceback[-1]
         assert last.startswith("Evidence: /")
         assert BundleFile(last.removeprefix("Evidence: ")).manifest["cell"] == 2
+        printed = notebook.run("%cluster log").outputs[0].text
+        processes = [line for line in printed.splitlines() if line.startswith("== ")]
+        assert processes[0] == "== kernel"
+        assert processes[1].startswith("== agent of ")
+        assert processes[2:] == ["== rank 0", "== rank 1"]
+        assert printed.count(" INFO workbench.agent.rank_processes: process of slot ") == 2

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from workbench import logs
 from workbench._version import __version__
 from workbench.agent import mpi_slot
 from workbench.agent.connectivity import Connectivity, networks
@@ -92,6 +93,7 @@ class AgentProcess:
             "listen": self._connectivity.listen,
             "reach": self._connectivity.reach,
             "memory": self._ranks.memory_bytes,
+            "log": self._ranks.logs,
             "clock": time.time,
             "retire": _retire,
             "slots": partial(mpi_slot.slots, kernel.path.parent),
@@ -203,6 +205,7 @@ class AgentProcess:
         """Import what the ranks need, in a thread, so that messages are still handled."""
         self._load_order = order
         os.environ.update(order.environment)
+        logs.set_up()
         threads = threads_per_rank(order.slots)
         if threads:
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import re
@@ -19,15 +20,18 @@ from typing import Any
 
 import psutil
 
+from workbench import logs
 from workbench.agent.folder import RankFolder, remove
 from workbench.wire.agent_messages import Exited, StartRank
 
+_log = logging.getLogger(__name__)
 _TERM_S = 0.5
 _POLL_S = 0.02
 _PARENT_POLL_S = 0.25
 _THREAD_END_S = 30.0
 _THREAD_POLL_S = 0.001
 _LOG_LINES = 12
+_LOG_CHARACTERS = 1 << 17
 _SOCKET_FOLDER_LONGEST = 107 - len("/listener-12345678")
 """Longest path of a folder in which `multiprocessing` can create sockets."""
 _KILLED = re.compile(r"[Kk]illed process (\d+)")
@@ -117,6 +121,14 @@ class RankProcesses:
                 sizes[str(pid)] = psutil.Process(pid).memory_info().rss
         return sizes
 
+    def logs(self) -> dict[str, str]:
+        """Return the end of the log of this agent, and of each running rank by its process id."""
+        texts = {"": logs.recent()[-_LOG_CHARACTERS:]}
+        for pid, child in self._running.items():
+            with contextlib.suppress(OSError):
+                texts[str(pid)] = _end_of(_package_log(child.log))
+        return texts
+
     def signal(self, number: int) -> None:
         """Send a signal to every rank, but not to processes that ranks have forked."""
         for pid in self._running:
@@ -203,6 +215,20 @@ def log_tail(path: Path) -> str:
     return "\n".join(lines[-_LOG_LINES:])
 
 
+def _package_log(log: Path) -> Path:
+    """Return the file with what this package logs in a rank, beside that of the rank's output."""
+    return log.with_suffix(".workbench.log")
+
+
+def _end_of(path: Path) -> str:
+    """Return the last lines of a text file."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _LOG_CHARACTERS))
+        text = file.read().decode(errors="replace")
+    return text if size <= _LOG_CHARACTERS else text.partition("\n")[2]
+
+
 def _own_cgroup_events() -> Path | None:
     """Return the file in which cgroup v2 counts the OOM kills of this process's cgroup."""
     try:
@@ -238,6 +264,9 @@ def _become_rank(
         if order.cores:
             os.sched_setaffinity(0, order.cores)
         os.environ.update(order.environment)
+        logs.write_to(_package_log(log))
+        logs.set_up()
+        _log.info("process of slot %d started", order.slot)
         _use_for_sockets(folder)
         os.environ["IPP_CONNECTION_INFO"] = json.dumps(order.connection)
         code = _run_engine(folder / f"profile-{order.slot}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from workbench import logs
 from workbench._version import __version__
 from workbench.cluster.agent_channel import GRACE_S, RECONNECT_S, AgentChannel, Question
 from workbench.cluster.backends import backend_class
@@ -139,8 +141,9 @@ class Agent:
             self._channel.attach(max(keep_s or 0.0, RECONNECT_S))
             return
         self._channel.start(grace_s(keep_s), keep=keep_s is not None)
-        given = (dict(host.environment), host.directory) if host else ()
-        self._channel.send(Load(slots, backend, *given))
+        environment = {name: os.environ[name] for name in (logs.VARIABLE,) if name in os.environ}
+        environment.update(host.environment if host else {})
+        self._channel.send(Load(slots, backend, environment, host.directory if host else None))
 
     @property
     def name(self) -> str:

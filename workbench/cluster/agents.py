@@ -26,6 +26,7 @@ from workbench.wire.detached import exit_text
 _PLACE = "WORKBENCH_PLACE"
 """The environment variable with a rank's VM and slot, which identify its engine."""
 _THREADS = "WORKBENCH_THREADS"
+_LOG_S = 5.0
 _MEMORY_S = 1.0
 _MERGED_RANKS = 3
 """Records of so many ranks of a VM are merged; for fewer, a further process does not pay."""
@@ -336,6 +337,11 @@ def memory_bytes(agents: Sequence[Agent]) -> dict[Process, int]:
         if not isinstance(sizes, Unknown)
         for pid, size in sizes.items()
     }
+
+
+def agent_logs(agents: Sequence[Agent]) -> list[dict[str, str] | Unknown]:
+    """Return the log of each agent, by "", and of its ranks, by their process ids."""
+    return _answers(agents, "log", _LOG_S)
 
 
 def _answers(agents: Sequence[Agent], kind: str, limit_s: float) -> list[Any]:

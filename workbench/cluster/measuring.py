@@ -12,14 +12,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cluster.agents import memory_bytes, samples, snapshots
+from workbench import logs
+from workbench.cluster.agents import agent_logs, memory_bytes, samples, snapshots
 from workbench.cluster.durations import parse_duration
 from workbench.cluster.execution import Execution
 from workbench.cluster.options import Options
 from workbench.cluster.profiling import MAX_S, Profiling
 from workbench.errors import UsageError
 from workbench.output.sink import TextSink
-from workbench.ranks import RankInfo, Ranks, checked_int, phrase
+from workbench.ranks import Process, RankInfo, Ranks, checked_int, phrase
+from workbench.resources.unknown import Unknown
 from workbench.timings.runs import runs_folder
 from workbench.wire.rank_messages import MEASUREMENT
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from workbench.cluster.profiling import Profile
     from workbench.fabric import BandwidthMatrix, FittedFabric
     from workbench.fabric.calibration import RunCell
-    from workbench.resources import Snapshot, Unknown
+    from workbench.resources import Snapshot
     from workbench.resources.usage import Sample
     from workbench.timings.overhead import Overhead
     from workbench.wire.cell_cost import CellCost
@@ -55,6 +57,27 @@ class Measurements(Execution):
         sizes = memory_bytes(self.agents)
         members = self._state.processes.engines.members
         return {one.info.rank: sizes[one.process] for one in members if one.process in sizes}
+
+    def logs(self) -> dict[str, str | Unknown]:
+        """Return what this kernel, the agents and the ranks have logged, by process.
+
+        Each record is a line with its time, level and module, and a traceback where there is one.
+        The level is that of ``GRADIENT_WORKBENCH_LOG`` when the cluster was started.
+        """
+        texts: dict[str, str | Unknown] = {"kernel": logs.recent()}
+        members = self._state.processes.engines.members if self.agents else ()
+        ranks = {member.process: member.info.rank for member in members}
+        for vm, (agent, answer) in enumerate(
+            zip(self.agents, agent_logs(self.agents), strict=True)
+        ):
+            if isinstance(answer, Unknown):
+                texts[f"agent of {agent.name}"] = answer
+                continue
+            for pid, text in answer.items():
+                rank = ranks.get(Process(vm, int(pid))) if pid else None
+                name = f"agent of {agent.name}" if not pid else f"process {pid} on {agent.name}"
+                texts[name if rank is None else f"rank {rank}"] = text
+        return texts
 
     def snapshot(self) -> dict[str, Snapshot]:
         """Return a snapshot of each VM that answers, by its name."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench import logs
 from workbench.cluster.cell_run import CellRun
 from workbench.cluster.evidence import ranks, timings, vms
 from workbench.cluster.evidence.bundle import Bundle
@@ -21,6 +22,7 @@ _SOURCE = (
     "not included: the run does not store cells, and code can contain secrets. error.txt and "
     "stacks.txt quote the lines concerned"
 )
+_LOG_CHARACTERS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,9 @@ def known(state: ClusterState, processes: ClusterProcesses, scene: Scene) -> Bun
     else:
         bundle.miss("output.txt", "no cell runs")
     bundle.miss("source.py", _SOURCE)
+    bundle.add_end(
+        "workbench_log.txt", logs.recent(), "what this kernel has logged", _LOG_CHARACTERS
+    )
     timings.add_iterations(bundle, state.timings)
     bundle.miss("collectives.csv", "they were still being read when this file was written")
     bundle.add_json(

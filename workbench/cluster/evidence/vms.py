@@ -18,6 +18,7 @@ from workbench.resources.kernel_log import read_kernel_log
 from workbench.resources.nccl_ras import read_ras
 
 SNAPSHOT, SAMPLE, LOG, RAS = "snapshot", "sample", "kernel log", "NCCL RAS"
+PACKAGE_LOG = "log"
 """The questions to the agent of a VM."""
 _LIMIT_S = 5.0
 _RATE_S = 0.6
@@ -30,7 +31,7 @@ Answers = Mapping[str, Any]
 
 def pending(agents: Sequence[Agent]) -> dict[str, Answers]:
     """Return what is known of each VM without asking it: its snapshot from the start."""
-    rest = dict.fromkeys((SAMPLE, LOG, RAS), _PENDING)
+    rest = dict.fromkeys((SAMPLE, LOG, RAS, PACKAGE_LOG), _PENDING)
     return {agent.name: {SNAPSHOT: agent.facts.snapshot, **rest} for agent in agents}
 
 
@@ -40,7 +41,10 @@ def ask(agents: Sequence[Agent], limit_s: float = _LIMIT_S) -> dict[str, Answers
     Of a VM that does not answer, the snapshot is that of the start.
     """
     there = [agent for agent in agents if not agent.lost]
-    asked = {agent: {k: agent.post(k) for k in (SAMPLE, SNAPSHOT, LOG, RAS)} for agent in there}
+    asked = {
+        agent: {k: agent.post(k) for k in (SAMPLE, SNAPSHOT, LOG, RAS, PACKAGE_LOG)}
+        for agent in there
+    }
     deadline = time.monotonic() + limit_s
     answered = {
         agent: {kind: agent.answer(one, deadline) for kind, one in questions.items()}
@@ -60,7 +64,7 @@ def _answers(agent: Agent, answered: dict[str, Any]) -> Answers:
     """Return the answers of a VM, with the reason why there are none if it is lost."""
     if isinstance(answered.get(SNAPSHOT), Unknown):
         del answered[SNAPSHOT]
-    lost = dict.fromkeys((SAMPLE, LOG, RAS), Unknown(agent.lost))
+    lost = dict.fromkeys((SAMPLE, LOG, RAS, PACKAGE_LOG), Unknown(agent.lost))
     return {SNAPSHOT: agent.facts.snapshot, **lost, **answered}
 
 
@@ -75,6 +79,7 @@ def this_vm() -> Answers:
         SNAPSHOT: take_snapshot().to_plain(),
         SAMPLE: sample,
         LOG: log if isinstance(log, Unknown) else asdict(log),
+        PACKAGE_LOG: Unknown("a run does not store it; %cluster bundle has it while ranks run"),
         RAS: ras if isinstance(ras, Unknown) else asdict(ras),
     }
 
@@ -95,6 +100,15 @@ def add_vms(bundle: Bundle, vms: Mapping[str, Answers]) -> None:
         bundle.add_json(f"{folder}/nccl_ras.json", answers[RAS], about)
         about = f"{name}: configuration problems"
         bundle.add(f"{folder}/doctor.txt", _findings(answers[SNAPSHOT]), about)
+        about = f"{name}: what the agent and its ranks have logged"
+        bundle.add(f"{folder}/workbench_log.txt", _package_log_text(answers[PACKAGE_LOG]), about)
+
+
+def _package_log_text(texts: Any) -> str | Unknown:
+    if isinstance(texts, Unknown):
+        return texts
+    heads = {pid: f"== process {pid}" if pid else "== agent" for pid in texts}
+    return "".join(f"{heads[pid]}\n{text}" for pid, text in texts.items())
 
 
 def _log_text(log: Any) -> str | Unknown:
