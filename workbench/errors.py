@@ -46,7 +46,7 @@ EVIDENCE = "Evidence: "
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape non-printable characters, as `repr` does.
+    r"""Escape non-printable characters, as `repr` does.
 
     Use it for text from other people's files and from remote VMs, and for messages that
     quote them. Control characters (C0, DEL, C1), bidirectional controls and lone surrogates
@@ -61,10 +61,11 @@ def printable(text: str, keep: str = "") -> str:
 
     Examples
     --------
-    >>> print(printable("node0\\x1b[31m\\n"))
-    node0\\x1b[31m\\n
-    >>> printable("two\\nlines", keep="\\n") == "two\\nlines"
-    True
+    >>> print(printable("red: \x1b[31m"))
+    red: \x1b[31m
+    >>> print(printable("two\nlines", keep="\n"))
+    two
+    lines
     """
     if text.isprintable():
         return text
@@ -76,21 +77,21 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
-def shortened(text: str, most: int) -> str:
-    """Return the text, with its middle left out if it has more than `most` characters.
+def shortened(text: str, max_characters: int) -> str:
+    """Return the text, with its middle left out if it is longer than `max_characters`.
 
-    The end is kept, because a message that quotes an argument ends with the explanation. The
-    result is longer than `most` by the note about the characters that are left out.
+    The end is kept, because a message that quotes an argument ends with the explanation. A note
+    in the middle gives the number of characters that are left out.
 
     Examples
     --------
     >>> shortened("x" * 100, 10)
     'xxxxx... 90 characters ...xxxxx'
     """
-    left_out = len(text) - most
+    left_out = len(text) - max_characters
     if left_out <= 0:
         return text
-    half = most // 2
+    half = max_characters // 2
     return f"{text[:half]}... {left_out:,} characters ...{text[-half:]}"
 
 
