@@ -281,12 +281,8 @@ def fit(
     >>> round(fabric.held_out_error, 3)
     0.098
     """
-    _check(sizes_bytes, [*measured_us, *(us for _, us in held_out)], n)
-    if len(set(sizes_bytes)) < 2 or len(sizes_bytes) != len(measured_us):
-        raise UsageError(
-            f"Cannot fit a line to {len(set(sizes_bytes))} sizes and {len(measured_us)} times: at "
-            "least two sizes and one time for each are needed. Measure more sizes."
-        )
+    _check_measured(sizes_bytes, [*measured_us, *(us for _, us in held_out)], n)
+    _check_lengths(sizes_bytes, measured_us)
     order = np.argsort(sizes_bytes)
     size = np.asarray(sizes_bytes, float)[order]
     time = np.asarray(measured_us, float)[order]
@@ -310,7 +306,16 @@ def fit(
     return FittedFabric(**{**vars(fabric), "error": error, "held_out": tuple(rows)})
 
 
-def _check(sizes: Sequence[int], times: Sequence[float], n: int) -> None:
+def _check_lengths(sizes: Sequence[int], times: Sequence[float]) -> None:
+    """Raise `UsageError` if there are too few sizes, or more or fewer times than sizes."""
+    if len(set(sizes)) < 2 or len(sizes) != len(times):
+        raise UsageError(
+            f"Cannot fit a line to {len(set(sizes))} sizes and {len(times)} times: at "
+            "least two sizes and one time for each are needed. Measure more sizes."
+        )
+
+
+def _check_measured(sizes: Sequence[int], times: Sequence[float], n: int) -> None:
     """Raise an error for values that no measurement gives, because their fit has no meaning."""
     if n < 2:
         raise UsageError(f"n={n}: a collective takes at least 2 ranks. Measure it on more.")
