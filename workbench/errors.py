@@ -25,10 +25,13 @@ complete hierarchy; every class is exported by `workbench`:
 
 `RankError` is not an exception: it describes, as data, the exception that a rank raised.
 
-Exceptions that a user's code can catch within a rank derive from built-in classes instead,
-because training code expects those: `InputRefused` in `workbench.rank.prompts`, `SpawnError` in
-`workbench.rank.training_errors`, and `RingNotFormed` and `ProcessSetLost` in
-`workbench.rank.backends`.
+The following exceptions are raised within a rank. They derive from built-in classes and are not
+part of this hierarchy:
+
+- `workbench.rank.prompts.InputRefused`: a `RuntimeError`
+- `workbench.rank.training_errors.SpawnError`: a `TypeError`
+- `workbench.rank.backends.backend.RingNotFormed`: a `RuntimeError`
+- `workbench.rank.backends.process_sets.ProcessSetLost`: a `RuntimeError` and an `AttributeError`
 """
 
 from __future__ import annotations
