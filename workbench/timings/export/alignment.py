@@ -76,12 +76,12 @@ def align(run: TimingsSource, rows: Rows, clocks: ClocksLike | None) -> Alignmen
     UsageError
         `clocks` is neither such an object nor a function.
     """
-    alignment = _choose(run, rows, clocks)
+    alignment = _choose_alignment(run, rows, clocks)
     _log.debug("alignment of %d ranks: %s", len(alignment.uncertainty_ns), alignment.method)
     return alignment
 
 
-def _choose(run: TimingsSource, rows: Rows, clocks: ClocksLike | None) -> Alignment:
+def _choose_alignment(run: TimingsSource, rows: Rows, clocks: ClocksLike | None) -> Alignment:
     if clocks is not None:
         to_kernel = getattr(clocks, "to_kernel", clocks)
         if not callable(to_kernel):
