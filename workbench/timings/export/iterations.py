@@ -128,7 +128,8 @@ def select_rows(run: TimingsSource, iterations: tuple[int, int] | None) -> Rows:
     rows = run.rows()
     if not len(rows):
         raise UsageError("No iteration was recorded yet. Train in a %%distributed cell first.")
-    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
+    first = int(rows["iteration"].min())
+    last = int(rows["iteration"].max())
     if iterations is not None:
         start, stop = _pair(iterations)
         rows = rows[(rows["iteration"] >= start) & (rows["iteration"] <= stop)]

@@ -61,7 +61,8 @@ class Series(NamedTuple):
 
     def values(self) -> Iterator[tuple[str, int, float, float]]:
         """Yield the name, step, end in seconds and value of each known scalar."""
-        steps, ends = self.steps.tolist(), self.ends_s.tolist()
+        steps = self.steps.tolist()
+        ends = self.ends_s.tolist()
         for name, values in self.scalars.items():
             for step, end, value in zip(steps, ends, values.tolist(), strict=True):
                 if not math.isnan(value):
