@@ -1,6 +1,7 @@
 """The exceptions of this package, and helpers for the text of messages.
 
-Each message says what was given or attempted, what is wrong, and what to do.
+Each message says what was given or attempted, what is wrong, and what to do. This is the
+complete hierarchy; every class is exported by `workbench`:
 
 - `WorkbenchError`
     - `UsageError`: invalid arguments (wrong ranks, an unknown option)
@@ -8,18 +9,29 @@ Each message says what was given or attempted, what is wrong, and what to do.
         - `NoCluster`: no cluster was started
         - `ClusterStopped`: the cluster was stopped, or its processes have ended
         - `StartFailed`: the ranks did not start (`.vm`, `.cause`, `.cure`)
-    - `CellError`
+            - `HorovodMissing`: no Horovod fits the installed PyTorch; also a `HorovodError`
+    - `CellError`: a cell did not complete (`.output`, `.evidence`)
         - `RanksFailed`: the cell raised on some ranks (`.errors`)
         - `CellTimeout`: the cell exceeded its `--timeout` (`.unfinished`)
         - `CellInterrupted`: the user stopped the cell
-            - `StudyInterrupted`: one of a scaling study (`.study`)
+            - `StudyInterrupted`: the user stopped a scaling study (`.study`)
     - `HorovodError`
-        - `HorovodMissing`: a `StartFailed`, as no Horovod fits this PyTorch
+        - `HorovodMissing`: see above
         - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
-    - `WireError`: a message of another version, or one that is truncated
+    - `WireError`: a rank's message of another version, or a truncated message
     - `RunError`: a recorded run that does not exist or cannot be read
     - `SnapshotError`: a snapshot file that cannot be read
     - `VmsUnavailable`: test VMs cannot be created on this machine
+
+`RankError` is not an exception: it describes, as data, the exception that a rank raised.
+
+The following exceptions are raised within a rank. They derive from built-in classes and are not
+part of this hierarchy:
+
+- `workbench.rank.prompts.InputRefused`: a `RuntimeError`
+- `workbench.rank.training_errors.SpawnError`: a `TypeError`
+- `workbench.rank.backends.backend.RingNotFormed`: a `RuntimeError`
+- `workbench.rank.backends.process_sets.ProcessSetLost`: a `RuntimeError` and an `AttributeError`
 """
 
 from __future__ import annotations
@@ -32,13 +44,12 @@ from typing import Any, ClassVar
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """The escape sequences of colours in a traceback."""
 
-
 EVIDENCE = "Evidence: "
-"""Begins the line of an error that names its evidence bundle."""
+"""The start of the line in which an error names its evidence bundle."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape non-printable characters, as `repr` does.
+    r"""Escape non-printable characters, as `repr` does.
 
     Use it for text from other people's files and from remote VMs, and for messages that
     quote them. Control characters (C0, DEL, C1), bidirectional controls and lone surrogates
@@ -50,24 +61,40 @@ def printable(text: str, keep: str = "") -> str:
         Any text.
     keep
         Characters that are not escaped, such as line ends.
+
+    Examples
+    --------
+    >>> print(printable("red: \x1b[31m"))
+    red: \x1b[31m
+    >>> print(printable("two\nlines", keep="\n"))
+    two
+    lines
     """
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode()
-        for one in text
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
-def shortened(text: str, most: int) -> str:
-    """Return a text of about `most` characters or less, with its middle left out if necessary.
+def shortened(text: str, max_characters: int) -> str:
+    """Return the text, with its middle left out if it is longer than `max_characters`.
 
-    The end is kept: a message that quotes an argument ends with what is wrong with it.
+    The end is kept, because a message that quotes an argument ends with the explanation. A note
+    in the middle gives the number of characters that are left out.
+
+    Examples
+    --------
+    >>> shortened("x" * 100, 10)
+    'xxxxx... 90 characters ...xxxxx'
     """
-    left_out = len(text) - most
+    left_out = len(text) - max_characters
     if left_out <= 0:
         return text
-    half = most // 2
+    half = max_characters // 2
     return f"{text[:half]}... {left_out:,} characters ...{text[-half:]}"
 
 
@@ -79,18 +106,20 @@ class WorkbenchError(Exception):
     """
 
     _escapes: ClassVar[bool] = True
-    _kept: ClassVar[str] = "\n\t"
+    _unescaped: ClassVar[str] = "\n\t"
     """Characters that are not escaped."""
-    _longest: ClassVar[int | None] = None
-    """Longest message; the middle of a longer one, which quotes an argument, is left out."""
+    _max_characters: ClassVar[int | None] = None
+    """Maximum length of a message; the middle of a longer message is left out."""
 
     def __init__(self, message: object = "") -> None:
         if not self._escapes:
-            # a lone surrogate can be neither shown in a notebook nor printed
+            # A lone surrogate can be neither shown in a notebook nor printed.
             super().__init__(str(message).encode(errors="backslashreplace").decode())
             return
-        text = printable(str(message), keep=self._kept)
-        super().__init__(text if self._longest is None else shortened(text, self._longest))
+        text = printable(str(message), keep=self._unescaped)
+        super().__init__(
+            text if self._max_characters is None else shortened(text, self._max_characters)
+        )
 
     def _render_traceback_(self) -> list[str]:
         """Return the text that IPython shows: the message, without a traceback."""
@@ -98,9 +127,18 @@ class WorkbenchError(Exception):
 
 
 class UsageError(WorkbenchError, ValueError):
-    """Invalid arguments."""
+    """Invalid arguments.
 
-    _longest = 1000
+    Examples
+    --------
+    >>> try:
+    ...     raise UsageError("ranks '9': there is no rank 9. This cluster has 4.")
+    ... except ValueError as error:
+    ...     print(error)
+    ranks '9': there is no rank 9. This cluster has 4.
+    """
+
+    _max_characters = 1000
 
 
 class ClusterError(WorkbenchError):
@@ -110,7 +148,7 @@ class ClusterError(WorkbenchError):
 class NoCluster(ClusterError):
     """No cluster was started in this kernel."""
 
-    _longest = 1000
+    _max_characters = 1000
 
 
 class ClusterStopped(ClusterError):
@@ -122,8 +160,17 @@ class StartFailed(ClusterError):
 
     Attributes
     ----------
-    vm, cause, cure : str
-        Where it failed, why, and what to do; the first and the last may be empty.
+    vm : str
+        The VM on which the start failed; may be empty.
+    cause : str
+        Why it failed.
+    cure : str
+        What the user can do; may be empty.
+
+    Examples
+    --------
+    >>> str(StartFailed("connection refused", vm="node1", cure="Start sshd there."))
+    'node1: connection refused: Start sshd there.'
     """
 
     def __init__(self, cause: str, *, vm: str = "", cure: str = "") -> None:
@@ -133,9 +180,9 @@ class StartFailed(ClusterError):
         self.cure = cure
 
     @classmethod
-    def together(cls, failed: list[StartFailed]) -> StartFailed:
-        """Combine the failures of several VMs into one exception."""
-        return failed[0] if len(failed) == 1 else cls("\n".join(map(str, failed)))
+    def together(cls, failures: list[StartFailed]) -> StartFailed:
+        """Return one exception for the failures of several VMs."""
+        return failures[0] if len(failures) == 1 else cls("\n".join(map(str, failures)))
 
 
 class CellError(WorkbenchError):
@@ -146,21 +193,22 @@ class CellError(WorkbenchError):
     output : str
         The merged output of its ranks.
     evidence : Path or None
-        The evidence bundle, a zip file next to the run; None if none was written.
+        The evidence bundle, a zip file next to the run; None if it was not written.
     """
 
     output: str = ""
     evidence: Path | None = None
 
     def add_evidence(self, line: str) -> None:
-        """Add a line about the evidence bundle at the end of the message; nothing if empty."""
+        """Append a line about the evidence bundle to the message, unless the line is empty."""
         if not line:
             return
         self.args = (f"{self.args[0]}\n{line}",)
         path = Path(line.removeprefix(EVIDENCE))
         self.evidence = path if line.startswith(EVIDENCE) and path.is_absolute() else None
 
-    _escapes = False  # the traceback of the user's code keeps its colours
+    _escapes = False
+    """False, so that the traceback of the user's code keeps its colours."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +236,8 @@ class RanksFailed(CellError):
     Attributes
     ----------
     errors : dict[int, RankError]
-        The error of each rank, in rank order. Ranks that were only released from a
-        collective are left out, unless there are no others.
+        The error of each rank, in rank order. Ranks that did not fail themselves, but were
+        released from a collective, are included only if no rank failed otherwise.
     """
 
     def __init__(self, message: str, errors: dict[int, RankError]) -> None:
@@ -201,7 +249,7 @@ class RanksFailed(CellError):
         return COLOURS.sub("", super().__str__())
 
     def _render_traceback_(self) -> list[str]:
-        """Return each distinct traceback once, under the ranks it happened on."""
+        """Return each distinct traceback once, under the ranks that raised it."""
         return super().__str__().splitlines()
 
 
@@ -238,7 +286,7 @@ class StudyInterrupted(CellInterrupted):
 
 
 class HorovodError(WorkbenchError):
-    """A problem with the installed Horovod, or with building it."""
+    """Horovod cannot be used, or could not be built."""
 
 
 class HorovodMissing(HorovodError, StartFailed):
@@ -250,8 +298,10 @@ class BuildFailed(HorovodError):
 
     Attributes
     ----------
-    cause, cure : str
-        One sentence each.
+    cause : str
+        Why the build failed, in one sentence.
+    cure : str
+        What the user can do, in one sentence.
     """
 
     def __init__(self, message: str, *, cause: str, cure: str) -> None:
@@ -261,21 +311,21 @@ class BuildFailed(HorovodError):
 
 
 class WireError(WorkbenchError):
-    """A message from a rank that cannot be read: of another version, or truncated."""
+    """A message from a rank cannot be read: it is truncated or has another version."""
 
 
 class RunError(WorkbenchError):
-    """A recorded run that does not exist or cannot be read."""
+    """A recorded run does not exist or cannot be read."""
 
-    _kept = ""
-    _longest = 1000
+    _unescaped = ""
+    _max_characters = 1000
 
 
 class SnapshotError(WorkbenchError):
-    """A snapshot or topology file that cannot be read."""
+    """A snapshot or topology file cannot be read."""
 
-    _kept = ""
-    _longest = 1000
+    _unescaped = ""
+    _max_characters = 1000
 
 
 class VmsUnavailable(WorkbenchError):
@@ -283,7 +333,15 @@ class VmsUnavailable(WorkbenchError):
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of an exception, or its class name if it has no message."""
+    """Return the message of an exception, or its class name if it has no message.
+
+    Examples
+    --------
+    >>> reason(OSError("no space left"))
+    'no space left'
+    >>> reason(TimeoutError())
+    'TimeoutError'
+    """
     message = str(error).strip()
     if message:
         return message

@@ -1,4 +1,4 @@
-"""`workbench.data`: names an iterable that a training loop reads its batches from."""
+"""`workbench.data`: records the time that a training loop spends in an iterable of batches."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ _T = TypeVar("_T", bound=Iterable[Any])
 
 
 def data(iterable: _T) -> _T:
-    """Return an iterable with the same batches, whose time is recorded as data loading.
+    """Return an iterable of the same batches that records its time as data loading.
 
     A DataLoader and its subclasses, and the loaders of torchdata, Hugging Face datasets,
-    accelerate, WebDataset, FFCV and DALI, are recorded without it. It is of use for a generator,
-    or for a class of your own, whose time is shown as *other* otherwise. The samples of an
-    iteration are then those of the batches with which it trains.
+    accelerate, WebDataset, FFCV and DALI, are recorded without this function. Use it for a
+    generator or for a class of your own; their time is otherwise shown as *other*. The number of
+    samples of an iteration is then taken from the batches that the iteration trains on.
 
-    The iterable is asked for a batch exactly when the loop asks for one. Outside the ranks of a
-    cluster, the iterable itself is returned.
+    Batches are not prefetched: the iterable is asked for a batch when the loop asks for it.
+    Outside the ranks of a cluster, the iterable itself is returned.
 
     Parameters
     ----------
     iterable
-        Anything that ``for`` accepts. An iterator remains one, so that `next` accepts it.
+        Anything that ``for`` accepts. For an iterator, the result is an iterator too, so that
+        `next` accepts it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Descriptions and places of ranks, and parsing and printing of rank numbers."""
+"""Descriptions and slots of ranks, and parsing and formatting of rank numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.errors import UsageError, shortened
 
 Same = TypeVar("Same", bound=Hashable)
 Ranks = str | Iterable[int] | None
-"""Some ranks, such as ``"0,2-3"``; None for a default."""
+"""A selection of ranks, such as ``"0,2-3"``; None selects a default."""
 
 _RANGE = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?")
 
@@ -30,7 +30,7 @@ class RankInfo:
     pid
         Process id on that VM.
     gpu
-        Device that it trains on: a GPU's number on its VM, or ``"CPU"``.
+        Device on which it trains: a GPU's number on its VM, or ``"CPU"``.
     numa
         NUMA node to which it is bound, or ``"any"``.
     nic
@@ -40,7 +40,7 @@ class RankInfo:
     threads
         Number of PyTorch threads.
     transport
-        How its collectives are carried, as the libraries report it; empty before it is known.
+        Transport of its collectives, as the libraries report it; empty before they have.
     """
 
     rank: int
@@ -55,42 +55,59 @@ class RankInfo:
 
 
 class Place(NamedTuple):
-    """A VM's number among the hosts of its cluster, and a slot there."""
+    """A VM's number among the hosts of its cluster, and the number of a slot on that VM."""
 
     vm: int
     slot: int
 
 
 class Process(NamedTuple):
-    """A VM's number, and a process id there."""
+    """A VM's number, and a process id on that VM."""
 
     vm: int
     pid: int
 
 
 def as_int(value: object) -> int | None:
-    """Return an integer, of NumPy too, as an int; None for a bool or any other object."""
+    """Return an integer, including NumPy's, as an int; None for a bool or any other object.
+
+    Examples
+    --------
+    >>> as_int(4)
+    4
+    >>> as_int(True) is None
+    True
+    """
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return None
     try:
         return operator.index(value)
-    except TypeError:  # NumPy's bool, or an array
+    except TypeError:  # The value is a bool of NumPy, or an array.
         return None
 
 
-def checked_int(value: object, name: str, least: int | None = None) -> int:
-    """Return an argument `name` as an int.
+def checked_int(value: object, name: str, minimum: int | None = None) -> int:
+    """Return the value of an argument called `name` as an int.
 
     Raises
     ------
     UsageError
-        It is not an integer, or below `least`.
+        The value is not an integer, or is less than `minimum`.
+
+    Examples
+    --------
+    >>> checked_int(3, "epochs", minimum=1)
+    3
+    >>> checked_int("3", "epochs")
+    Traceback (most recent call last):
+        ...
+    workbench.errors.UsageError: epochs='3': must be an integer. Write a number such as 10.
     """
     number = as_int(value)
-    if number is None or (least is not None and number < least):
-        kind = "a positive integer" if least == 1 else "an integer"
-        if least not in {None, 1}:
-            kind += f" of {least} or more"
+    if number is None or (minimum is not None and number < minimum):
+        kind = "a positive integer" if minimum == 1 else "an integer"
+        if minimum not in {None, 1}:
+            kind += f" of {minimum} or more"
         raise UsageError(
             f"{name}={shortened(repr(value), 80)}: must be {kind}. Write a number such as 10."
         )
@@ -98,19 +115,28 @@ def checked_int(value: object, name: str, least: int | None = None) -> int:
 
 
 def parse_ranks(text: str | int | Iterable[int] | None, size: int) -> tuple[int, ...]:
-    """Return the ranks that `text` names, in order.
+    """Return the selected ranks in ascending order.
 
     Parameters
     ----------
     text
-        Ranks such as ``"0,2-3"``, a number, several numbers, or None for all.
+        Ranks such as ``"0,2-3"``, a number, an iterable of numbers, or None for all ranks.
     size
         Number of ranks in the cluster.
 
     Raises
     ------
     UsageError
-        It names no rank, or a rank outside the cluster.
+        No rank is named, or a rank is outside the cluster.
+
+    Examples
+    --------
+    >>> parse_ranks("0,2-3", 8)
+    (0, 2, 3)
+    >>> parse_ranks([3, 1], 8)
+    (1, 3)
+    >>> parse_ranks(None, 2)
+    (0, 1)
     """
     if text is None:
         return tuple(range(size))
@@ -128,28 +154,28 @@ def parse_ranks(text: str | int | Iterable[int] | None, size: int) -> tuple[int,
 
 def _ranges(text: str) -> Iterator[tuple[int, int]]:
     """Yield the first and the last rank of each range in a text."""
-    for item in filter(None, map(str.strip, text.split(","))):
-        found = _RANGE.fullmatch(item)
-        if found is None:
+    for part in filter(None, map(str.strip, text.split(","))):
+        match = _RANGE.fullmatch(part)
+        if match is None:
             raise UsageError(
-                f"ranks {text!r}: {item!r} is not a rank. Write numbers and ranges, such as 0,2-3."
+                f"ranks {text!r}: {part!r} is not a rank. Write numbers and ranges, such as 0,2-3."
             )
-        first = int(found[1])
-        last = first if found[2] is None else int(found[2])
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
         if last < first:
             raise UsageError(
-                f"ranks {text!r}: the range {item} is backwards. Write it as {last}-{first}."
+                f"ranks {text!r}: the range {part} is backwards. Write it as {last}-{first}."
             )
         yield first, last
 
 
 def _numbers(ranks: object) -> Iterator[tuple[int, int]]:
-    """Yield each rank, of several or of one, as a range."""
+    """Yield each rank of an iterable, or a single rank, as a range of one."""
     try:
-        several = iter(cast("Iterable[object]", ranks))
-    except TypeError:  # one number, or an array without dimensions
-        several = iter((ranks,))
-    for rank in several:
+        values = iter(cast("Iterable[object]", ranks))
+    except TypeError:  # `ranks` is a number, or an array without dimensions.
+        values = iter((ranks,))
+    for rank in values:
         number = as_int(rank)
         if number is None:
             raise UsageError(
@@ -159,41 +185,66 @@ def _numbers(ranks: object) -> Iterator[tuple[int, int]]:
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Return ranks in compact form: ``0-2,5``."""
+    """Return ranks in compact form.
+
+    Examples
+    --------
+    >>> ranks_text([0, 1, 2, 5])
+    '0-2,5'
+    """
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][1] + 1:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def phrase(ranks: Iterable[int], one: str = "", several: str = "") -> str:
-    """Return ranks with a verb: ``rank 0 is`` or ``ranks 0-1 are``.
+def phrase(ranks: Iterable[int], singular: str = "", plural: str = "") -> str:
+    """Return a phrase such as ``rank 0 is`` or ``ranks 0-1 are``.
 
     Parameters
     ----------
-    one, several
-        The verb and its complement for one rank and for several; none by default.
+    ranks
+        The ranks that the phrase names.
+    singular, plural
+        The words that follow a single rank, and those that follow several ranks.
+
+    Examples
+    --------
+    >>> phrase([0, 1], "is slow", "are slow")
+    'ranks 0-1 are slow'
     """
     ranks = list(ranks)
-    words = ("rank", one) if len(ranks) == 1 else ("ranks", several)
+    words = ("rank", singular) if len(ranks) == 1 else ("ranks", plural)
     return f"{words[0]} {ranks_text(ranks)} {words[1]}".rstrip()
 
 
 def capitalized(text: str) -> str:
-    """Return a sentence with a capital first letter; names within it keep theirs."""
+    """Return a sentence with a capital first letter; the other letters keep their case."""
     return text[:1].upper() + text[1:]
 
 
 def label(ranks: Iterable[int]) -> str:
-    """Return the label of output lines: ``[rank 0]`` or ``[ranks 0-1]``."""
+    """Return the label of output lines: ``[rank 0]`` or ``[ranks 0-1]``.
+
+    Examples
+    --------
+    >>> label([0, 1])
+    '[ranks 0-1]'
+    """
     return f"[{phrase(ranks)}]"
 
 
 def grouped(by_rank: Mapping[int, Same]) -> list[tuple[Same, list[int]]]:
-    """Return each distinct value with its ranks, ordered by the first rank."""
+    """Return each distinct value with its ranks, ordered by the first rank.
+
+    Examples
+    --------
+    >>> grouped({0: "ready", 1: "dead", 2: "ready"})
+    [('ready', [0, 2]), ('dead', [1])]
+    """
     groups: dict[Same, list[int]] = {}
     for rank, value in sorted(by_rank.items()):
         groups.setdefault(value, []).append(rank)

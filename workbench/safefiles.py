@@ -1,8 +1,8 @@
-"""Read untrusted files and JSON safely, and write private files.
+"""Safe reading of untrusted files and JSON, and writing of private files.
 
 A path from a user may refer to a pipe, a device, or a damaged file. Reading it never
-blocks, uses limited memory, and raises an `OSError` (for the file) or a `ValueError` (for
-its content) whose text gives the reason.
+blocks and uses limited memory. It raises an `OSError` for the file, or a `ValueError` for
+its content; the text of the error gives the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _MAX_DIGITS = 20
-"""Most digits of an integer; 2 to the power of 64 has 20."""
+"""Maximum number of digits of an integer; 2 to the power of 64 has 20."""
 _CHUNK_BYTES = 1 << 20
 _LOCK_POLL_S = 0.02
 
@@ -27,13 +27,19 @@ _LOCK_POLL_S = 0.02
 def xdg_folder(variable: str, default: str) -> Path:
     """Return the folder that an XDG variable names, or the default in the user's home.
 
-    A relative path is ignored, as the XDG Base Directory Specification requires: it would be
-    another folder in each working directory.
+    A relative path is ignored, as the XDG Base Directory Specification requires: it would name a
+    different folder in each working directory.
 
     Raises
     ------
     RuntimeError
         The user has no home.
+
+    Examples
+    --------
+    >>> folder = xdg_folder("UNSET_DATA_HOME", ".local/share")
+    >>> folder.relative_to(Path.home())
+    PosixPath('.local/share')
     """
     folder = Path(os.environ.get(variable, ""))
     if folder.is_absolute():
@@ -47,16 +53,16 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     Raises
     ------
     OSError
-        If it cannot be opened, or is a folder, a pipe, a socket or a device.
+        The file cannot be opened, or is a folder, a pipe, a socket or a device.
     """
     file = _open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    kind = os.fstat(file).st_mode
-    if stat.S_ISREG(kind):
+    mode = os.fstat(file).st_mode
+    if stat.S_ISREG(mode):
         return file
     os.close(file)
-    if stat.S_ISDIR(kind):
+    if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, f"{_kind(kind)}, not a file")
+    raise OSError(errno.EINVAL, f"{_file_type(mode)}, not a file")
 
 
 def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
@@ -65,11 +71,12 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
     Raises
     ------
     OSError
-        If it cannot be read, is not a regular file, or is larger; `strerror` gives the reason.
+        The file cannot be read, is not a regular file, or is larger; `strerror` gives the reason.
     """
     file = open_regular(path)
     try:
-        chunks, size = [], 0
+        chunks = []
+        size = 0
         while size <= limit and (chunk := os.read(file, min(_CHUNK_BYTES, limit + 1 - size))):
             chunks.append(chunk)
             size += len(chunk)
@@ -83,13 +90,21 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
 def write_regular(path: str | os.PathLike[str], text: str) -> None:
     """Create or replace a regular file atomically, without waiting for the reader of a pipe.
 
-    An existing file keeps its permissions, and a symbolic link its target's place.
+    An existing file keeps its permissions. If the path is a symbolic link, its target is replaced.
 
     Raises
     ------
     OSError
-        If it cannot be written, or is a folder, a pipe, a socket or a device; an existing file
+        The file cannot be written, or is a folder, a pipe, a socket or a device. An existing file
         is then unchanged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_regular(f"{folder}/notes.txt", "text")
+    ...     read_file(f"{folder}/notes.txt", limit=100)
+    b'text'
     """
     permissions = None
     try:
@@ -97,15 +112,15 @@ def write_regular(path: str | os.PathLike[str], text: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a pipe without a reader, or a socket
+        if error.errno == errno.ENXIO:  # The path is a pipe without a reader, or a socket.
             raise OSError(errno.EINVAL, "a pipe or a socket, not a file") from None
         raise
     else:
-        kind = os.fstat(file).st_mode
+        mode = os.fstat(file).st_mode
         os.close(file)
-        if not stat.S_ISREG(kind):
-            raise OSError(errno.EINVAL, f"{_kind(kind)}, not a file")
-        permissions = stat.S_IMODE(kind)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, f"{_file_type(mode)}, not a file")
+        permissions = stat.S_IMODE(mode)
     _replace(Path(path).expanduser().resolve(), text, 0o666, permissions)
 
 
@@ -113,15 +128,15 @@ def _open(path: str | os.PathLike[str], flags: int) -> int:
     try:
         return os.open(Path(path).expanduser(), flags, 0o666)
     except (
-        TypeError,  # not a path at all
-        ValueError,  # NUL, or a lone surrogate
-        RuntimeError,  # the home of an unknown user
+        TypeError,  # The argument is not a path.
+        ValueError,  # The path contains NUL or a lone surrogate.
+        RuntimeError,  # The path is in the home of an unknown user.
     ) as error:
         raise OSError(errno.EINVAL, f"not a valid path ({error})") from error
 
 
 def wait_for_lock(descriptor: int, operation: int, timeout_s: float) -> None:
-    """Lock an open file, waiting up to a time limit if another process has locked it.
+    """Lock an open file; wait up to a time limit if another process has locked it.
 
     Parameters
     ----------
@@ -131,9 +146,9 @@ def wait_for_lock(descriptor: int, operation: int, timeout_s: float) -> None:
     Raises
     ------
     TimeoutError
-        If another process still has the lock.
+        Another process still holds the lock after `timeout_s`.
     OSError
-        If the file system has no locks.
+        The file system does not support locks.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -155,7 +170,7 @@ def modified_s(path: str | os.PathLike[str]) -> float:
         return 0.0
 
 
-def load_json(text: str | bytes, *, finite: bool = True, most_brackets: int | None = None) -> Any:
+def load_json(text: str | bytes, *, finite: bool = True, max_brackets: int | None = None) -> Any:
     """Parse untrusted JSON, more strictly than `json.loads`.
 
     Parameters
@@ -164,22 +179,31 @@ def load_json(text: str | bytes, *, finite: bool = True, most_brackets: int | No
         The content; bytes are UTF-8, with or without a byte order mark.
     finite
         Reject NaN and Infinity, which are not valid JSON.
-    most_brackets
-        Most opening brackets and braces; None for any number. While a text of many is parsed, no
-        other thread runs, such as that of a server.
+    max_brackets
+        Maximum number of opening brackets and braces; None for no limit. While a text with many
+        brackets is parsed, other threads of the process, such as a server's, cannot run.
 
     Raises
     ------
     ValueError
-        If it is not complete JSON in UTF-8, has too many brackets, is nested too deeply, has a
+        The text is not complete JSON in UTF-8, has too many brackets, is nested too deeply, has a
         field twice, or has a number that is not finite or has more than 20 digits.
+
+    Examples
+    --------
+    >>> load_json(b'{"ranks": [0, 1]}')
+    {'ranks': [0, 1]}
+    >>> load_json('{"rank": 0, "rank": 1}')
+    Traceback (most recent call last):
+        ...
+    ValueError: it has the field 'rank' twice
     """
     read_float = _finite if finite else float
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
-        if most_brackets is not None and text.count("[") + text.count("{") > most_brackets:
-            raise ValueError(f"it has more than {most_brackets:,} opening brackets")
+        if max_brackets is not None and text.count("[") + text.count("{") > max_brackets:
+            raise ValueError(f"it has more than {max_brackets:,} opening brackets")
         return json.loads(
             text.removeprefix("\ufeff"),
             parse_int=_int,
@@ -194,7 +218,15 @@ def load_json(text: str | bytes, *, finite: bool = True, most_brackets: int | No
 
 
 def format_bytes(count: float) -> str:
-    """Return a size in binary units: ``79.6 GiB``."""
+    """Return a size in binary units.
+
+    Examples
+    --------
+    >>> format_bytes(85_520_809_984)
+    '79.65 GiB'
+    >>> format_bytes(512)
+    '512 B'
+    """
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.4g} {unit}"
@@ -208,7 +240,7 @@ def make_private_folder(path: Path) -> None:
     Raises
     ------
     OSError
-        If one of them cannot be created.
+        The folder or a parent cannot be created.
     """
     for folder in (*reversed(path.parents), path):
         if not folder.is_dir():
@@ -220,18 +252,21 @@ def make_private_folder(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file atomically by one that only its owner can read.
+    """Create or replace a file atomically, readable by its owner only.
 
     Raises
     ------
     OSError
-        If it cannot be written; the existing file is then unchanged.
+        The file cannot be written. An existing file is then unchanged.
     """
     _replace(path, text, 0o600)
 
 
 def _replace(path: Path, text: str, mode: int, permissions: int | None = None) -> None:
-    """Replace a file atomically; its permissions are `mode` without the umask, unless given."""
+    """Create or replace a file atomically.
+
+    The file gets `permissions`, or if they are None, `mode` restricted by the umask.
+    """
     temporary = path.with_name(f"{path.name}.part")
     temporary.unlink(missing_ok=True)
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -260,19 +295,19 @@ def _finite(text: str) -> float:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        twice = next(name for name in found if counts[name] > 1)
-        raise ValueError(f"it has the field {twice[:60]!r} twice")
-    return found
+        repeated = next(name for name in fields if counts[name] > 1)
+        raise ValueError(f"it has the field {repeated[:60]!r} twice")
+    return fields
 
 
-def _kind(mode: int) -> str:
-    kinds = (
+def _file_type(mode: int) -> str:
+    types = (
         (stat.S_ISFIFO, "a pipe"),
         (stat.S_ISSOCK, "a socket"),
         (stat.S_ISCHR, "a device"),
         (stat.S_ISBLK, "a device"),
     )
-    return next((name for is_kind, name in kinds if is_kind(mode)), "something else")
+    return next((name for is_type, name in types if is_type(mode)), "something else")

@@ -1,4 +1,4 @@
-"""`workbench.log`: values of an iteration, such as its loss, stored with its timings."""
+"""`workbench.log`: stores values of an iteration, such as its loss, with its timings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ _MAX_LETTERS = 40
 def log(**values: Any) -> None:
     """Log values of the current iteration, such as ``workbench.log(loss=loss)``.
 
-    They are in ``to_frame()`` as columns of their names, or ``logged_NAME`` if the table has such
-    a column already; the live view draws the first two. A value belongs to the iteration whose
-    forward or backward has begun; between the optimizer's step and the next forward, to the
-    iteration that has just ended. Of several values of one name and iteration, the last counts.
-    A tensor on a GPU is copied and read later, so training never waits for it.
+    Each name is a column of ``to_frame()``. The column is called ``logged_NAME`` if the table has
+    a column of that name already. The live view draws the first two names.
 
-    Outside the ranks of a cluster, and while recording is off, nothing is logged.
+    Once the forward or backward of an iteration has begun, values belong to that iteration.
+    Between the optimizer's step and the next forward, they belong to the iteration that has just
+    ended. If a name is logged several times in one iteration, the latest value is
+    stored. A tensor on a GPU is copied and read later, so training never waits for it.
+
+    Outside the ranks of a cluster, and while recording is off, the call has no effect.
 
     Parameters
     ----------
@@ -30,14 +32,23 @@ def log(**values: Any) -> None:
     TypeError
         A value is not a number.
     UsageError
-        There are too many names, or one is too long.
+        There are too many names, or a name is too long.
+
+    Examples
+    --------
+    >>> import workbench
+    >>> workbench.log(loss=0.25, accuracy=0.9)
+    >>> workbench.log(loss="low")
+    Traceback (most recent call last):
+        ...
+    TypeError: log(loss='low'): not a number. Give a number, or a tensor of one element.
     """
     numbers = {name: _number(name, value) for name, value in values.items()}
-    if long := next((name for name in values if len(name) > _MAX_LETTERS), None):
+    if long_name := next((name for name in values if len(name) > _MAX_LETTERS), None):
         from workbench.errors import UsageError
 
         raise UsageError(
-            f"log({long[:_MAX_LETTERS]}...): the name has {len(long)} letters. Use up to "
+            f"log({long_name[:_MAX_LETTERS]}...): the name has {len(long_name)} letters. Use up to "
             f"{_MAX_LETTERS}."
         )
     session = sys.modules.get("workbench.rank.session")
@@ -46,7 +57,7 @@ def log(**values: Any) -> None:
 
 
 def _number(name: str, value: Any) -> Any:
-    """Return a number as a float, or a tensor of one on a GPU unchanged."""
+    """Return a number as a float, or a tensor of one element on a GPU unchanged."""
     if type(value) is float:
         return value
     if hasattr(value, "numel") and hasattr(value, "detach"):

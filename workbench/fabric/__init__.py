@@ -1,14 +1,15 @@
 """The performance of links: nominal, by cost models, and as measured.
 
-- `nominal`: published rates, and those of a VM's links; `hops`: the hops of a job's ring
-- `models`: cost models of collectives, and what a protocol leaves of a link's rate
-- `calibration`: measures a sweep of allreduces, `fit` fits lines to it, `stored` keeps it
+- `nominal`: published rates, and the nominal rates of a VM's links
+- `hops`: the hops of the ring that a job's ranks form
+- `models`: cost models of collectives, and the payload's share of a link's rate by protocol
+- `calibration`: measures a sweep of allreduces; `fit` fits lines to its times, and `stored` saves
+  the result
 - `matrix`: measures the bandwidth of each pair of VMs
-- `planning`: what a training will cost before it runs, with the formulas in `plan_figures` and
-  the result in `plan_record`; `model_size` measures the model for it, and `quantities` reads and
-  writes its numbers
-- `batch_size`: the largest batch that fits into memory, by trying
-- `overlap`: simulates an iteration with these
+- `planning`: predicts the cost of a training. `plan_figures` has the formulas, `plan_record` the
+  result, `model_size` measures the model, and `quantities` parses and formats numbers with units
+- `batch_size`: finds the largest batch that fits into memory, by trying
+- `overlap`: simulates how communication overlaps with the compute of an iteration
 """
 
 from workbench.fabric.batch_size import largest_batch

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable
 
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
 
+_log = logging.getLogger(__name__)
+
 
 def largest_batch(step: Callable[[int], object], most: int = 1 << 16) -> int:
     """Return the largest batch with which a training step does not run out of memory.
 
-    The batch is doubled until a step fails, then bisected. The step runs once for each batch
-    that is tried, about 2 log2(result) times; it should do all that an iteration does (forward,
-    backward, `optimizer.step()`), because the optimizer's state needs memory from the first
-    step on.
+    The batch is doubled until a step runs out of memory; then the limit is found by bisection.
+    The step runs once for each batch that is tried, about 2 log2(result) times. It should do a
+    whole iteration (forward, backward, `optimizer.step()`), because the optimizer allocates its
+    state in its first step.
 
     Parameters
     ----------
     step
-        Runs one iteration with a batch of that many samples, on the device to be tried.
+        Called with a number of samples. Runs one iteration with a batch of that size, on the
+        device whose memory is tried.
     most
         Largest batch to try.
 
@@ -28,39 +32,50 @@ def largest_batch(step: Callable[[int], object], most: int = 1 << 16) -> int:
     ------
     UsageError
         A batch of one sample does not fit.
+
+    Examples
+    --------
+    >>> def step(batch):
+    ...     if batch > 100:
+    ...         raise MemoryError
+    >>> largest_batch(step)
+    100
     """
     checked_int(most, "most", 1)
-    fits, fails = 0, most + 1
+    fits = 0
+    fails = most + 1
     batch = 1
     while fails - fits > 1:
-        if _fits(step, batch):
+        if _step_fits(step, batch):
             fits = batch
         else:
             fails = batch
+        _log.debug("batch of %d tried: at least %d fit, %d does not", batch, fits, fails)
         batch = min(2 * fits, most) if fails > most else (fits + fails) // 2
     if not fits:
         raise UsageError(
             "largest_batch: a batch of one sample does not fit into memory. Use a smaller model "
             "or a GPU with more memory."
         )
+    _log.info("largest batch: %d samples", fits)
     return fits
 
 
-def _fits(step: Callable[[int], object], batch: int) -> bool:
-    """Return whether a step succeeds; free what one that fails has allocated."""
+def _step_fits(step: Callable[[int], object], batch: int) -> bool:
+    """Return whether a step fits into memory; after a failure, free what it has allocated."""
     try:
         step(batch)
     except (RuntimeError, MemoryError) as error:
-        if not _out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
     else:
         return True
-    _free()
+    _free_memory()
     return False
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Return whether an error is PyTorch's, of a GPU or of the CPU, for lack of memory."""
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error means that a GPU or the CPU has run out of memory."""
     import torch
 
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
@@ -68,7 +83,7 @@ def _out_of_memory(error: Exception) -> bool:
     return "DefaultCPUAllocator: " in str(error)
 
 
-def _free() -> None:
+def _free_memory() -> None:
     import torch
 
     gc.collect()

@@ -1,4 +1,4 @@
-"""Fit the time of an allreduce by its size to a measured sweep."""
+"""Fit of the time of an allreduce as a function of its size, to a measured sweep."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ UNRELIABLE = 0.5
 """Largest `FittedFabric.error` of a fit that is still used for predictions."""
 BUSY = 0.15
 """If the halves of a sweep differ by this share, something else uses the fabric or the cores."""
-_MAX = 0.9
+_ERROR_QUANTILE = 0.9
 _BENDS = (0, 1, 2)
 _SIZES_PER_BEND = 4
-"""How many sizes are needed for each line of a fit with bends."""
+"""Minimum number of sizes for each line of a fit with bends."""
 _SMALL_ERROR = 0.01
-"""Relative errors below this one count as squares, larger ones as they are."""
-_CERTAIN = 0.05
-"""Times whose noise is below this count equally."""
-_COPIES = {"PCIe": "host to GPU", "device to host": "GPU to host"}
-"""Names of copies, where they differ from `FittedFabric.devices`."""
+"""Up to this relative error, the fit minimizes squares of errors; above it, their magnitude."""
+_CERTAIN_NOISE = 0.05
+"""Times with less noise than this have equal weights."""
+_COPY_NAMES = {"PCIe": "host to GPU", "device to host": "GPU to host"}
+"""Names of copies in text, if they differ from the keys of `FittedFabric.devices`."""
 _NO_BANDWIDTH = "no bandwidth: measure larger sizes"
 
 Array = NDArray[np.float64]
@@ -40,29 +40,39 @@ class FittedFabric:
     n
         Number of ranks in the sweep.
     error
-        Relative error that nine of ten measured sizes do not exceed, with those that were held
-        out.
+        Relative error that nine of ten measured sizes do not exceed; held-out sizes are included.
     sizes_bytes, measured_us
-        The sizes of the fit, and their times, means over ranks.
+        The sizes that the fit used, and their times in microseconds, as means over ranks.
     knots_bytes, knots_us
-        Where the lines begin and end; the first is at 0 bytes, the last line goes on.
+        Ends of the lines, as sizes and times. The first end is at 0 bytes; the last line continues
+        beyond its end.
     held_out
-        Sizes that were measured but not used by the fit, with their times and relative errors.
+        Sizes that were measured but not used by the fit, with their times in microseconds and the
+        relative errors of the fit.
     held_out_noise
-        Relative standard errors of these times: a smaller error of the fit is not known to be
-        its own. Empty if they are unknown.
+        Relative standard errors of these times. A difference between fit and measurement that is
+        smaller may be due to the measurement. Empty if they are unknown.
     disagreement
-        By how much the halves of the sweep differ (median over sizes); 0 if there is one only.
+        Relative difference between the halves of the sweep, the median over sizes; 0 if the sweep
+        has only one half.
     context
-        On what it was measured: ``"ranks"``, ``"VMs"``, ``"backend"``, ``"device"`` and
-        ``"transport"``; empty if that is unknown.
+        The measured cluster: ``"ranks"``, ``"VMs"``, ``"backend"``, ``"device"`` and
+        ``"transport"``; empty if it is unknown.
     measured_at
-        Seconds since the epoch; 0 if unknown.
+        Time of the measurement in seconds since the epoch; 0 if unknown.
     devices
-        Measured GB/s of copies on each VM, by the kind of `nominal.Bandwidth`, and
-        ``"device to host"``: the median of several runs.
+        Measured rates of copies in GB/s, as medians of several runs. The keys are the VM, and
+        within it the kind of `nominal.Bandwidth` or ``"device to host"``.
     device_spreads
-        Half of the range of these runs, as a share of the median.
+        Half of the range of these runs, as a share of the median; keys as in `devices`.
+
+    Examples
+    --------
+    >>> fabric = fit([1_000, 1_000_000], [50.0, 1_049.0], n=4)
+    >>> round(fabric.fixed_us)
+    49
+    >>> round(fabric.predict_us(2_000_000))
+    2049
     """
 
     n: int
@@ -87,23 +97,23 @@ class FittedFabric:
     @property
     def us_per_byte(self) -> float:
         """Additional time per byte of a large payload."""
-        last = self.knots_bytes[-1] - self.knots_bytes[-2]
-        return (self.knots_us[-1] - self.knots_us[-2]) / last
+        last_line_bytes = self.knots_bytes[-1] - self.knots_bytes[-2]
+        return (self.knots_us[-1] - self.knots_us[-2]) / last_line_bytes
 
     @property
     def held_out_error(self) -> float:
-        """Median relative error at the sizes that were held out; NaN if there are none."""
+        """Median relative error at the held-out sizes; NaN without such sizes."""
         errors = [error for _, _, error in self.held_out]
         return float(np.median(errors)) if errors else math.nan
 
     @property
     def reliable(self) -> bool:
-        """Whether it fits well enough for predictions, and has a bandwidth."""
+        """Whether the fit is good enough for predictions, and has a bandwidth."""
         return self.error <= UNRELIABLE and math.isfinite(self.busbw_gbps)
 
     @property
     def caveat(self) -> str:
-        """Why predictions are not used, or may be off, or an empty string."""
+        """The reason why predictions are not used or may be wrong; an empty string without one."""
         if self.n == 1:
             return "a single rank has no collectives: only copies were measured."
         if math.isinf(self.busbw_gbps):
@@ -122,7 +132,7 @@ class FittedFabric:
 
     @property
     def sentences(self) -> list[str]:
-        """The fit, its errors at the sizes that were held out, its caveat, and copies."""
+        """Sentences about the fit, its errors at the held-out sizes, its caveat, and copies."""
         if self.n == 1:
             return [*filter(None, [self.caveat]), *self._copies]
         large = (
@@ -130,11 +140,11 @@ class FittedFabric:
             if math.isfinite(self.busbw_gbps)
             else f"an unknown time per MB ({_NO_BANDWIDTH})"
         )
-        first = (
+        summary = (
             f"An allreduce on {self.n} ranks takes {self.fixed_us:,.0f} µs and, if large, "
             f"{large}, within {self.error:.0%} of nine in ten measured times."
         )
-        lines = [first]
+        lines = [summary]
         if self.held_out:
             sizes = ", ".join(f"{size:,}" for size, _, _ in self.held_out)
             worst = max(error for _, _, error in self.held_out)
@@ -146,23 +156,23 @@ class FittedFabric:
 
     @property
     def _copies(self) -> list[str]:
-        """What copies on the VMs have measured, in a sentence, if anything."""
+        """A sentence about the rates of copies on the VMs, in a list; empty if not measured."""
         kinds = dict.fromkeys(kind for rates in self.devices.values() for kind in rates)
         if not kinds:
             return []
         vms = list(self.devices)
-        where = vms[0] if len(vms) == 1 else f"{len(vms)} VMs"
-        return [f"Copies on {where}: {', '.join(map(self._copy, kinds))}."]
+        vm_text = vms[0] if len(vms) == 1 else f"{len(vms)} VMs"
+        return [f"Copies on {vm_text}: {', '.join(map(self._describe_copy, kinds))}."]
 
-    def _copy(self, kind: str) -> str:
-        """Return the rate of a kind of copies; of several VMs the range, and which is slowest."""
+    def _describe_copy(self, kind: str) -> str:
+        """Return the rate of a kind of copies; for several VMs, the range and the slowest VM."""
         rates = {vm: rates[kind] for vm, rates in self.devices.items() if kind in rates}
         slowest = min(rates, key=rates.__getitem__)
         low, high = (f"{rate:,.1f}" for rate in (rates[slowest], max(rates.values())))
         text = low if low == high else f"{low} ({slowest}) to {high}"
-        spreads = [each[kind] for each in self.device_spreads.values() if kind in each]
+        spreads = [by_kind[kind] for by_kind in self.device_spreads.values() if kind in by_kind]
         spread = f" (± {max(spreads):.0%})" if spreads else ""
-        return f"{_COPIES.get(kind, kind)} {text} GB/s{spread}"
+        return f"{_COPY_NAMES.get(kind, kind)} {text} GB/s{spread}"
 
     @property
     def _noise(self) -> str:
@@ -186,14 +196,22 @@ class FittedFabric:
 
         Parameters
         ----------
+        size_bytes
+            Size of the buffer of one rank, 0 or more.
         n
-            Another number of ranks, as a ring on the same links: the time per byte is
-            proportional to (n-1)/n, and that of an empty allreduce to n-1.
+            Another number of ranks, in a ring on the same links. The time per byte is then
+            proportional to (n-1)/n, and the time of an empty allreduce to n-1. By default the
+            number of ranks in the sweep.
+
+        Raises
+        ------
+        UsageError
+            The size or `n` is not possible, or the calibration has one rank and `n` is larger.
         """
         if not (size_bytes >= 0 and math.isfinite(size_bytes)):
             raise UsageError(f"size_bytes={size_bytes}: not a size. Give 0 or more bytes.")
-        beyond = max(0.0, size_bytes - self.knots_bytes[-1]) * self.us_per_byte
-        us = float(np.interp(size_bytes, self.knots_bytes, self.knots_us)) + beyond
+        beyond_us = max(0.0, size_bytes - self.knots_bytes[-1]) * self.us_per_byte
+        us = float(np.interp(size_bytes, self.knots_bytes, self.knots_us)) + beyond_us
         if n is None or n == self.n:
             return us
         if n < 1:
@@ -204,15 +222,15 @@ class FittedFabric:
             raise UsageError(
                 "This calibration is of 1 rank, which has no collectives. Calibrate several ranks."
             )
-        fixed = self.fixed_us * (n - 1) / (self.n - 1)
-        return fixed + (us - self.fixed_us) * (n - 1) / n * self.n / (self.n - 1)
+        fixed_us = self.fixed_us * (n - 1) / (self.n - 1)
+        return fixed_us + (us - self.fixed_us) * (n - 1) / n * self.n / (self.n - 1)
 
     @property
     def busbw_gbps(self) -> float:
         """Bus bandwidth of a very large allreduce, 10^9 bits per second; infinite if unknown.
 
-        That is 2(n-1)/n times its algorithm bandwidth (nccl-tests). It is unknown if the last
-        line is flat.
+        The bus bandwidth is 2(n-1)/n times the algorithm bandwidth, as in nccl-tests. It is
+        unknown if the last line is flat.
         """
         if self.knots_us[-1] - self.knots_us[-2] <= _SMALL_ERROR * self.knots_us[-1]:
             return math.inf
@@ -232,122 +250,148 @@ def fit(
 ) -> FittedFabric:
     """Return the increasing lines with the smallest relative error.
 
-    One line, T(S) = a + b S, fits a fabric that is limited by latency or by bandwidth. Between
-    the two there may be other regimes, as buffers and the library's algorithms differ by size:
-    lines with one or two bends are chosen if they predict sizes better that are left out.
+    A single line, T(S) = a + b S, fits a fabric that is limited by latency for small sizes S and
+    by bandwidth for large ones. In between there may be other regimes, because buffers and the
+    library's algorithms differ by size. Lines with one or two bends are therefore chosen if they
+    predict left-out sizes better.
 
     Parameters
     ----------
     sizes_bytes, measured_us
-        At least two sizes, and their times.
+        At least two different sizes, and their times in microseconds.
     n
         Number of ranks in the sweep, at least 2.
     held_out
-        Further sizes with their times, which the fit does not use, to measure its error.
+        Further sizes with their times in microseconds. The fit does not use them; they show its
+        error.
     noise
-        Relative standard errors of the times: uncertain ones count less. Without, all count
-        equally.
+        Relative standard errors of the times. Uncertain times have smaller weights. Without
+        `noise`, all times have the same weight.
+
+    Raises
+    ------
+    UsageError
+        There are too few ranks or sizes, or a size or a time is not positive.
+
+    Examples
+    --------
+    >>> fabric = fit([1_000, 1_000_000], [50.0, 1_049.0], n=4, held_out=[(500_000, 500.0)])
+    >>> round(fabric.busbw_gbps, 3)
+    12.0
+    >>> round(fabric.held_out_error, 3)
+    0.098
     """
-    _check(sizes_bytes, [*measured_us, *(us for _, us in held_out)], n)
-    if len(set(sizes_bytes)) < 2 or len(sizes_bytes) != len(measured_us):
-        raise UsageError(
-            f"Cannot fit a line to {len(set(sizes_bytes))} sizes and {len(measured_us)} times: at "
-            "least two sizes and one time for each are needed. Measure more sizes."
-        )
+    _check_measured(sizes_bytes, [*measured_us, *(us for _, us in held_out)], n)
+    _check_lengths(sizes_bytes, measured_us)
     order = np.argsort(sizes_bytes)
-    size, time = np.asarray(sizes_bytes, float)[order], np.asarray(measured_us, float)[order]
-    scale = time * np.maximum(np.asarray(noise or [0.0] * len(time))[order] / _CERTAIN, 1.0)
+    size = np.asarray(sizes_bytes, float)[order]
+    time = np.asarray(measured_us, float)[order]
+    scale = time * np.maximum(np.asarray(noise or [0.0] * len(time))[order] / _CERTAIN_NOISE, 1.0)
     knots = _best_knots(size, time, scale)
     values = _fit_values(size, time, scale, knots)
     fabric = FittedFabric(
         n,
         0.0,
-        tuple(int(one) for one in size),
+        tuple(int(size_bytes) for size_bytes in size),
         tuple(map(float, time)),
         tuple(map(float, knots)),
         tuple(map(float, values)),
     )
-    errors = [abs(fabric.predict_us(one) / us - 1) for one, us in held_out]
+    errors = [abs(fabric.predict_us(size_bytes) / us - 1) for size_bytes, us in held_out]
     all_errors = [*np.abs(_predict(size, knots, values) / time - 1), *errors]
-    error = float(np.quantile(all_errors, _MAX, method="higher"))
-    rows = [(one, us, e) for (one, us), e in zip(held_out, errors, strict=True)]
+    error = float(np.quantile(all_errors, _ERROR_QUANTILE, method="higher"))
+    rows = [
+        (size_bytes, us, error) for (size_bytes, us), error in zip(held_out, errors, strict=True)
+    ]
     return FittedFabric(**{**vars(fabric), "error": error, "held_out": tuple(rows)})
 
 
-def _check(sizes: Sequence[int], times: Sequence[float], n: int) -> None:
-    """Refuse what cannot be measured: it would give figures without meaning."""
+def _check_lengths(sizes: Sequence[int], times: Sequence[float]) -> None:
+    """Raise `UsageError` if there are too few sizes, or more or fewer times than sizes."""
+    if len(set(sizes)) < 2 or len(sizes) != len(times):
+        raise UsageError(
+            f"Cannot fit a line to {len(set(sizes))} sizes and {len(times)} times: at "
+            "least two sizes and one time for each are needed. Measure more sizes."
+        )
+
+
+def _check_measured(sizes: Sequence[int], times: Sequence[float], n: int) -> None:
+    """Raise an error for values that no measurement gives, because their fit has no meaning."""
     if n < 2:
         raise UsageError(f"n={n}: a collective takes at least 2 ranks. Measure it on more.")
-    for what, values in (("size", sizes), ("time", times)):
+    for quantity, values in (("size", sizes), ("time", times)):
         wrong = [value for value in values if not (value > 0 and math.isfinite(value))]
         if wrong:
             raise UsageError(
-                f"{what} {wrong[0]}: not positive. Give bytes and microseconds as measured."
+                f"{quantity} {wrong[0]}: not positive. Give bytes and microseconds as measured."
             )
 
 
 def _best_knots(size: Array, time: Array, scale: Array) -> Array:
     """Return the ends and bends of the lines that predict left-out sizes best.
 
-    `scale` is by what the error of each time is divided: the time, or more if that is uncertain.
+    `scale` divides the error of each time. It is the time itself, or more if the time is
+    uncertain.
     """
-    found = []
+    candidates = []
     for bends in _BENDS:
         if bends and len(np.unique(size)) < _SIZES_PER_BEND * (bends + 1):
             break
         knots = _place_bends(size, time, scale, bends)
         errors = []
-        for place in range(1, len(size) - 1):
-            rest = np.arange(len(size)) != place
+        for index in range(1, len(size) - 1):
+            rest = np.arange(len(size)) != index
             values = _fit_values(size[rest], time[rest], scale[rest], knots)
-            guess = float(_predict(size[place : place + 1], knots, values)[0])
-            errors.append(abs(guess - time[place]) / scale[place])
-        found.append((float(np.mean(errors)) if errors else 0.0, bends, knots))
-    return min(found, key=lambda one: one[:2])[2]
+            predicted = float(_predict(size[index : index + 1], knots, values)[0])
+            errors.append(abs(predicted - time[index]) / scale[index])
+        candidates.append((float(np.mean(errors)) if errors else 0.0, bends, knots))
+    return min(candidates, key=lambda candidate: candidate[:2])[2]
 
 
 def _place_bends(size: Array, time: Array, scale: Array, bends: int) -> Array:
-    def total(knots: Array) -> float:
+    def total_error(knots: Array) -> float:
         fitted = _predict(size, knots, _fit_values(size, time, scale, knots))
         return float((np.abs(fitted - time) / scale).sum())
 
-    inner = combinations(np.unique(size)[1:-1].tolist(), bends)
-    return min((np.array([0.0, *places, size[-1]]) for places in inner), key=total)
+    inner_sizes = combinations(np.unique(size)[1:-1].tolist(), bends)
+    return min((np.array([0.0, *inner, size[-1]]) for inner in inner_sizes), key=total_error)
 
 
 def _fit_values(size: Array, time: Array, scale: Array, knots: Array) -> Array:
-    """Return the times at the knots: each at least as long as the one before."""
-    rows = _hats(size, knots)
+    """Return the times at the knots. No time is shorter than the time before it."""
+    rows = _interpolation_weights(size, knots)
     weights = 1 / scale
     for _ in range(1 if len(size) < 2 * _SIZES_PER_BEND else 8):
         values = _increasing(rows * weights[:, None], time * weights)
-        # a few disturbed sizes must not move the others: weights as for absolute errors
-        wrong = np.maximum(np.abs(rows @ values - time) / scale, _SMALL_ERROR)
-        weights = 1 / scale / np.sqrt(wrong)
+        # The weights approximate absolute errors, so that a few disturbed sizes do not shift the
+        # lines for the other sizes.
+        relative_errors = np.maximum(np.abs(rows @ values - time) / scale, _SMALL_ERROR)
+        weights = 1 / scale / np.sqrt(relative_errors)
     return values
 
 
 def _increasing(rows: Array, target: Array) -> Array:
-    """Return the least-squares solution whose values increase from 0 or more.
+    """Return the least-squares solution with values that increase from 0 or more.
 
-    The unknowns are the increments; negative ones are set to 0, the largest first.
+    The unknowns are the increments. Negative increments are set to 0 one after another, the most
+    negative first.
     """
     steps = rows @ np.tri(rows.shape[1])
-    used = list(range(rows.shape[1]))
-    found = np.zeros(rows.shape[1])
-    while used:
-        inside = np.linalg.lstsq(steps[:, used], target, rcond=None)[0]
-        if (inside >= 0).all():
-            found[used] = inside
+    free = list(range(rows.shape[1]))
+    increments = np.zeros(rows.shape[1])
+    while free:
+        solution = np.linalg.lstsq(steps[:, free], target, rcond=None)[0]
+        if (solution >= 0).all():
+            increments[free] = solution
             break
-        del used[int(np.argmin(inside))]
-    return np.asarray(np.cumsum(found))
+        del free[int(np.argmin(solution))]
+    return np.asarray(np.cumsum(increments))
 
 
-def _hats(size: Array, knots: Array) -> Array:
+def _interpolation_weights(size: Array, knots: Array) -> Array:
     """Return the weights of the knots' times in the time of each size."""
-    return np.stack([np.interp(size, knots, one) for one in np.eye(len(knots))], axis=1)
+    return np.stack([np.interp(size, knots, unit) for unit in np.eye(len(knots))], axis=1)
 
 
 def _predict(size: Array, knots: Array, values: Array) -> Array:
-    return _hats(size, knots) @ values
+    return _interpolation_weights(size, knots) @ values

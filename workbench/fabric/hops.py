@@ -1,7 +1,8 @@
-"""The hops of the ring that a job's ranks form, and the weakest of them.
+"""The hops of the ring that a job's ranks form, and the weakest hop.
 
-A ring of Gloo and MPI connects the ranks in their order. NCCL orders the ranks of a VM itself, but
-also leaves and enters each VM once, so the weakest hop between VMs is the same.
+Rings of Gloo and MPI connect the ranks in rank order. NCCL chooses its own order for the ranks of
+a VM, but its ring also leaves and enters each VM once. The weakest hop between VMs is therefore
+the same.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Hop:
     name
         The link and its VM: ``"NIC ens192 of vm2, 25 Gbit/s"``.
     kind
-        As of `nominal.Bandwidth`.
+        One of the kinds of `nominal.Bandwidth`.
     ranks
         Sender and receiver.
     vm
@@ -37,10 +38,11 @@ class Hop:
     devices
         PCI addresses at its ends, as far as they are known.
     gb_per_s
-        Nominal GB/s of this hop in one direction. Hops that share a NIC have equal parts of it.
+        Nominal rate of this hop in one direction, in GB/s. Hops that share a NIC have equal shares
+        of its rate.
     end
-        The device whose own link it is: the PCI address for PCIe, the name of the NIC for the
-        network. Empty for a link between two devices.
+        The device that the link connects to the VM or to the network: the PCI address for PCIe, the
+        name of the NIC for the network. Empty for a link between two devices.
     """
 
     name: str
@@ -52,21 +54,33 @@ class Hop:
     end: str = ""
 
     def __str__(self) -> str:
-        """Return its name, its rate and its ranks in one line."""
+        """Return the name, the rate and the ranks in one line."""
         rate = self.gb_per_s
         text = f"rate {rate}" if isinstance(rate, Unknown) else f"{rate:.3g} GB/s"
         return f"{self.name}: {text} (rank {self.ranks[0]} to {self.ranks[1]})"
 
 
 def ring_hops(ranks: Iterable[RankInfo], snapshots: Mapping[str, Snapshot]) -> list[Hop]:
-    """Return all hops of the ring, in its order.
+    """Return all hops of the ring, in the order of the ring.
 
     Parameters
     ----------
     ranks
         `Cluster.ranks`, in the order of the ring.
     snapshots
-        By VM, as `Cluster.snapshot` returns them.
+        The VMs' snapshots by VM, as `Cluster.snapshot` returns them.
+
+    Raises
+    ------
+    UsageError
+        There are fewer than 2 ranks.
+
+    Examples
+    --------
+    >>> first = RankInfo(0, "vm1", 10, "CPU", "any", "eth0", "ready", 1)
+    >>> second = RankInfo(1, "vm1", 11, "CPU", "any", "eth0", "ready", 1)
+    >>> print(ring_hops([first, second], {})[0])
+    host memory of vm1: rate unknown (the VM did not answer) (rank 0 to 1)
     """
     infos = list(ranks)
     if len(infos) < 2:
@@ -75,85 +89,93 @@ def ring_hops(ranks: Iterable[RankInfo], snapshots: Mapping[str, Snapshot]) -> l
             "more."
         )
     pairs = [*zip(infos, [*infos[1:], infos[0]], strict=True)]
-    crossing = [(one, other) for one, other in pairs if one.vm != other.vm]
-    sends = Counter((one.vm, one.nic) for one, _ in crossing)
-    receives = Counter((other.vm, other.nic) for _, other in crossing)
+    crossing = [(sender, receiver) for sender, receiver in pairs if sender.vm != receiver.vm]
+    sends = Counter((sender.vm, sender.nic) for sender, _ in crossing)
+    receives = Counter((receiver.vm, receiver.nic) for _, receiver in crossing)
     hops: list[Hop] = []
-    for one, other in pairs:
-        ends = one.rank, other.rank
-        if one.vm == other.vm:
-            hops += _within(one, other, snapshots.get(one.vm), ends)
+    for sender, receiver in pairs:
+        pair = sender.rank, receiver.rank
+        if sender.vm == receiver.vm:
+            hops += _hops_within_vm(sender, receiver, snapshots.get(sender.vm), pair)
             continue
-        for info, users in ((one, sends), (other, receives)):
-            hops += _to_network(info, snapshots.get(info.vm), ends, users[info.vm, info.nic])
+        for info, users in ((sender, sends), (receiver, receives)):
+            hops += _hops_to_network(info, snapshots.get(info.vm), pair, users[info.vm, info.nic])
     return hops
 
 
 def weakest_hop(ranks: Iterable[RankInfo], snapshots: Mapping[str, Snapshot]) -> Hop | Unknown:
-    """Return the hop of the ring with the lowest nominal rate; parameters as for `ring_hops`.
+    """Return the hop of the ring with the lowest nominal rate.
 
-    It is unknown if no rate is known.
+    The parameters are the same as for `ring_hops`. If no rate is known, the result is unknown, with
+    the reasons.
     """
     hops = ring_hops(ranks, snapshots)
-    known = [(hop.gb_per_s, hop) for hop in hops if not isinstance(hop.gb_per_s, Unknown)]
-    if known:
-        return min(known, key=lambda one: one[0])[1]
+    rated = [(hop.gb_per_s, hop) for hop in hops if not isinstance(hop.gb_per_s, Unknown)]
+    if rated:
+        return min(rated, key=lambda rate_and_hop: rate_and_hop[0])[1]
     reasons = dict.fromkeys(f"{hop.name}: {hop.gb_per_s.reason}" for hop in hops
                             if isinstance(hop.gb_per_s, Unknown))  # fmt: skip
     return Unknown("; ".join(reasons))
 
 
-def _within(
-    one: RankInfo, other: RankInfo, snapshot: Snapshot | None, ends: tuple[int, int]
+def _hops_within_vm(
+    sender: RankInfo, receiver: RankInfo, snapshot: Snapshot | None, pair: tuple[int, int]
 ) -> Iterator[Hop]:
-    """Yield the hop between two ranks of one VM."""
-    first, second = _gpu(snapshot, one), _gpu(snapshot, other)
+    """Yield the hops between two ranks of the same VM."""
+    vm = sender.vm
+    first = _gpu(snapshot, sender)
+    second = _gpu(snapshot, receiver)
     if snapshot is None or first is None or second is None:
-        why = _NO_SNAPSHOT if snapshot is None else _SHARED_MEMORY
-        yield Hop(f"host memory of {one.vm}", "host memory", ends, one.vm, (), why)
+        reason = _NO_SNAPSHOT if snapshot is None else _SHARED_MEMORY
+        yield Hop(f"host memory of {vm}", "host memory", pair, vm, (), reason)
         return
     devices = _addresses(first, second)
     distance = snapshot.distance(first, second)
     if distance == Distance.LOC:
-        memory = f"memory of GPU {first.index} of {one.vm}"
-        yield Hop(memory, "GPU memory", ends, one.vm, devices, _ONE_GPU)
+        name = f"memory of GPU {first.index} of {vm}"
+        yield Hop(name, "GPU memory", pair, vm, devices, _ONE_GPU)
         return
     if distance == Distance.NVLINK:
-        between = f"NVLink of GPU {first.index} and GPU {second.index} of {one.vm}"
-        yield Hop(between, "NVLink", ends, one.vm, devices, _nvlink_gb_per_s(first, second))
+        name = f"NVLink of GPU {first.index} and GPU {second.index} of {vm}"
+        yield Hop(name, "NVLink", pair, vm, devices, _nvlink_gb_per_s(first, second))
         return
     for gpu in (first, second):
         link, rate = pcie_link_gb_per_s(snapshot, gpu)
-        name = f"{link} of GPU {gpu.index} of {one.vm} ({distance})"
-        yield Hop(name, "PCIe", ends, one.vm, devices, rate, str(gpu.pci_address))
+        name = f"{link} of GPU {gpu.index} of {vm} ({distance})"
+        yield Hop(name, "PCIe", pair, vm, devices, rate, str(gpu.pci_address))
 
 
-def _to_network(
-    info: RankInfo, snapshot: Snapshot | None, ends: tuple[int, int], users: int
+def _hops_to_network(
+    info: RankInfo, snapshot: Snapshot | None, pair: tuple[int, int], users: int
 ) -> Iterator[Hop]:
-    """Yield the hops between a rank and the network: its GPU's PCIe, its NIC's, and the NIC."""
-    vm, nic = info.vm, find_nic(snapshot, info.nic) if snapshot else None
+    """Yield the hops between a rank and the network: PCIe of its GPU and of its NIC, and the NIC.
+
+    `users` is the number of hops that share the NIC in this direction.
+    """
+    vm = info.vm
+    nic = find_nic(snapshot, info.nic) if snapshot else None
     if snapshot is None or nic is None:
-        why = _NO_SNAPSHOT if snapshot is None else Unknown("it is not in the VM's snapshot")
-        yield Hop(f"NIC {info.nic} of {vm}", "network", ends, vm, (), why)
+        reason = _NO_SNAPSHOT if snapshot is None else Unknown("it is not in the VM's snapshot")
+        yield Hop(f"NIC {info.nic} of {vm}", "network", pair, vm, (), reason)
         return
     gpu = _gpu(snapshot, info)
     for device, name in ((gpu, f"GPU {gpu.index if gpu else ''}"), (nic, f"NIC {info.nic}")):
         if device is not None and isinstance(device.pci_address, str):
             link, rate = pcie_link_gb_per_s(snapshot, device)
-            way = f" ({snapshot.distance(gpu, nic)})" if gpu else ""
+            distance = f" ({snapshot.distance(gpu, nic)})" if gpu else ""
             devices = _addresses(*filter(None, (gpu, nic)))
-            link = f"{link} of {name} of {vm}{way}"
-            yield Hop(link, "PCIe", ends, vm, devices, rate, device.pci_address)
-    gbps, shared = nic_gbps(nic), f", shared by {users} hops" if users > 1 else ""
+            link = f"{link} of {name} of {vm}{distance}"
+            yield Hop(link, "PCIe", pair, vm, devices, rate, device.pci_address)
+    gbps = nic_gbps(nic)
+    shared = f", shared by {users} hops" if users > 1 else ""
     rated = "" if isinstance(gbps, Unknown) else f", {gbps:g} Gbit/s"
     rate = gbps if isinstance(gbps, Unknown) else gbps / 8 / users
     name = f"NIC {info.nic} of {vm}{rated}{shared}"
-    yield Hop(name, "network", ends, vm, _addresses(nic), rate, nic.name)
+    yield Hop(name, "network", pair, vm, _addresses(nic), rate, nic.name)
 
 
 def _gpu(snapshot: Snapshot | None, info: RankInfo) -> Gpu | None:
-    """Return the GPU of a rank; None on a CPU."""
+    """Return the GPU of a rank; None for a rank on a CPU."""
     number = info.gpu.partition(" ")[0]
     if snapshot is None or not number.isdecimal():
         return None
@@ -163,20 +185,23 @@ def _gpu(snapshot: Snapshot | None, info: RankInfo) -> Gpu | None:
 
 
 def _nvlink_gb_per_s(first: Gpu, second: Gpu) -> float | Unknown:
-    """Return the rate between two GPUs: of the links that join them, or of all to the switches."""
-    rates = []
-    for one, other in ((first, second), (second, first)):
-        links = one.links_up
-        direct = [link for link in links if link.peer_pci_address == other.pci_address]
+    """Return the rate between two GPUs.
+
+    It is the rate of the links between the two, or of all links to the switches.
+    """
+    gpu_rates = []
+    for gpu, peer in ((first, second), (second, first)):
+        links = gpu.links_up
+        direct = [link for link in links if link.peer_pci_address == peer.pci_address]
         if direct:
             links = tuple(direct)
-        known = [link.nominal_gb_per_s for link in links]
-        if not known or not isinstance(one.nvlink, NvLinks):
+        link_rates = [link.nominal_gb_per_s for link in links]
+        if not link_rates or not isinstance(gpu.nvlink, NvLinks):
             return Unknown("the driver does not report the links")
-        rates.append(sum(rate for rate in known if not isinstance(rate, Unknown)))
-    return min(rates) or Unknown("no published rate for these links is known")
+        gpu_rates.append(sum(rate for rate in link_rates if not isinstance(rate, Unknown)))
+    return min(gpu_rates) or Unknown("no published rate for these links is known")
 
 
 def _addresses(*devices: object) -> tuple[str, ...]:
-    found = (getattr(device, "pci_address", None) for device in devices)
-    return tuple(address for address in found if isinstance(address, str))
+    addresses = (getattr(device, "pci_address", None) for device in devices)
+    return tuple(address for address in addresses if isinstance(address, str))

@@ -1,7 +1,8 @@
-"""Measures the bandwidth between each pair of VMs, and names slow links and VMs."""
+"""Measurement of the bandwidth between each pair of VMs, and detection of slow links and VMs."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,73 +13,83 @@ import numpy as np
 from workbench.errors import UsageError
 from workbench.fabric.calibration import ProgressLine, RunCell
 
-SLOW = 0.75
-"""A link with less than this share of the upper quartile of all links is slow."""
-_TYPICAL = 0.75
-_REPETITIONS = 5
-_SMALLEST_BYTES = 1 << 18
-_LARGEST_BYTES = 1 << 26
+_log = logging.getLogger(__name__)
 
-# A pair exchanges data in an all-to-all in which the others have none: the library that trains
-# carries it, over the same connections. The time of a small transfer is subtracted from that of a
-# large one, and so the time of the negotiation, and what the link's buffers hide.
+SLOW = 0.75
+"""A link is slow if its rate is less than this share of the upper quartile of all links."""
+_TYPICAL_QUANTILE = 0.75
+_REPETITIONS = 5
+_MIN_BYTES = 1 << 18
+_MAX_BYTES = 1 << 26
+
+# A pair exchanges data in an all-to-all to which the other ranks contribute no data. The transfer
+# therefore uses the same library and the same connections as training. The time of a small transfer
+# is subtracted from the time of a large one, which removes the time of the negotiation and the
+# effect of the link's buffers.
 _SOURCE = """
 def _workbench_matrix(steps, senders, smallest, largest, seconds, repetitions):
-    on, me = device, rank
-    slowest = lambda taken: ring.largest(taken, "workbench.matrix.slowest")
-    finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
-    data = torch.zeros(largest // 4, dtype=torch.float32, device=on)
-    out = torch.zeros_like(data)
+    slowest = lambda duration: ring.largest(duration, "workbench.matrix.slowest")
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
+    source = torch.zeros(largest // 4, dtype=torch.float32, device=device)
+    target = torch.zeros_like(source)
     def exchange(pairs, count):
-        sent = [count if (me, other) in pairs else 0 for other in range(world_size)]
-        got = [count if (other, me) in pairs else 0 for other in range(world_size)]
-        tensor = data[:sum(sent)]
-        finish(on)
+        sent = [count if (rank, other) in pairs else 0 for other in range(world_size)]
+        received = [count if (other, rank) in pairs else 0 for other in range(world_size)]
+        tensor = source[:sum(sent)]
+        synchronize(device)
         ring.barrier()
         began = time.perf_counter()
-        ring.exchange(tensor, sent, out, got)
-        finish(on)
+        ring.exchange(tensor, sent, target, received)
+        synchronize(device)
         return time.perf_counter() - began
-    everyone = {(a, b) for a, b in zip(senders, senders[1:] + senders[:1])}
+    ring_pairs = {(a, b) for a, b in zip(senders, senders[1:] + senders[:1])}
     count = smallest // 4
-    exchange(everyone, count)
-    while slowest(exchange(everyone, count)) < seconds and count < largest // 4:
+    exchange(ring_pairs, count)
+    while slowest(exchange(ring_pairs, count)) < seconds and count < largest // 4:
         count = min(2 * count, largest // 4)
-    found = []
+    durations = []
     for number, step in enumerate(steps):
         pairs = {tuple(pair) for pair in step}
         if rank == 0:
             show(f"{number / len(steps):.0%}")
-        found.append([sorted(exchange(pairs, size) for _ in range(repetitions))
-                      for size in (count // 4, count)])
-    return 4 * count, found
+        durations.append([sorted(exchange(pairs, size) for _ in range(repetitions))
+                          for size in (count // 4, count)])
+    return 4 * count, durations
 _workbench_matrix(
 """
 _STEP_S = 0.04
-"""A transfer takes at least this long, unless the largest does not."""
-_STEP_LIMIT_S, _LEAST_LIMIT_S = 4.0, 300.0
+"""Minimum duration of a transfer, unless the largest transfer is faster."""
+_STEP_LIMIT_S = 4.0
+_MIN_LIMIT_S = 300.0
 
-_ATTEMPTS = 3
-"""How often a step is measured whose repetitions differ too much."""
+_MAX_ATTEMPTS = 3
+"""Maximum number of measurements of a step with repetitions that differ too much."""
 
 Rates = dict[tuple[int, int], float | None]
-"""Gbit/s by sender and receiver."""
+"""Gbit/s by the ranks of sender and receiver."""
 Cells = tuple[tuple[float | None, ...], ...]
 
 
 @dataclass(frozen=True)
 class BandwidthMatrix:
-    """The bandwidth from each VM to each other one, as the training's library achieves it.
+    """The bandwidth from each VM to each other VM, with the library and connections of training.
 
     Attributes
     ----------
     names
-        The VMs; or the ranks, if all of them are on one VM.
+        The VMs; or the ranks, if all ranks are on one VM.
     alone_gbps
-        Gbit/s by sender and receiver, one pair at a time; None from a VM to itself, and where the
-        repetitions of a transfer differ by as much as a small and a large one.
+        Gbit/s by sender and receiver, one pair at a time. None from a VM to itself, and if the
+        repetitions of a transfer differ by as much as a small and a large transfer.
     together_gbps
-        The same while the other VMs exchange data in pairs of their own.
+        The same while the other VMs exchange data in pairs too.
+
+    Examples
+    --------
+    >>> gbps = ((None, 9.4, 1.2), (9.4, None, 9.4), (9.4, 9.4, None))
+    >>> matrix = BandwidthMatrix(("vm1", "vm2", "vm3"), gbps, gbps)
+    >>> matrix.slow
+    ('vm1 to vm3: 1.20 of 9.40 Gbit/s',)
     """
 
     names: tuple[str, ...]
@@ -87,36 +98,38 @@ class BandwidthMatrix:
 
     @property
     def slow(self) -> tuple[str, ...]:
-        """The slow VMs, the slow links between others, and what is slow only together."""
-        alone = _known(self.alone_gbps)
-        known = alone[np.isfinite(alone)]
-        # not the best one: its two times may be nearly equal by chance
-        usual = float(np.quantile(known, _TYPICAL, method="higher")) if known.size else 0.0
-        found = list(_slow(self.names, alone, usual))
-        together = _known(self.together_gbps)
+        """Sentences about slow VMs, slow links between other VMs, and slow concurrent pairs."""
+        alone = _to_array(self.alone_gbps)
+        finite = alone[np.isfinite(alone)]
+        # The best rate is not used, because its two times may be nearly equal by chance.
+        usual = (
+            float(np.quantile(finite, _TYPICAL_QUANTILE, method="higher")) if finite.size else 0.0
+        )
+        sentences = list(_slow_vms_and_links(self.names, alone, usual))
+        together = _to_array(self.together_gbps)
         ratio = together / alone
         share = float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else 1.0
         if share < SLOW:
-            found.append(
+            sentences.append(
                 f"pairs at the same time have {share:.0%} of what one pair has alone: they share "
                 "a link, or the cores are busy"
             )
-        return tuple(found)
+        return tuple(sentences)
 
     @property
     def unknown(self) -> str:
         """The pairs without a bandwidth in one of the matrices, with the reason; may be empty."""
         pairs = [
-            f"{one} to {other}"
-            for a, one in enumerate(self.names)
-            for b, other in enumerate(self.names)
+            f"{sender} to {receiver}"
+            for a, sender in enumerate(self.names)
+            for b, receiver in enumerate(self.names)
             if a != b and None in (self.alone_gbps[a][b], self.together_gbps[a][b])
         ]
-        why = "repeated transfers differ too much. Measure again on idle VMs"
-        return f"{', '.join(pairs)}: {why}" if pairs else ""
+        reason = "repeated transfers differ too much. Measure again on idle VMs"
+        return f"{', '.join(pairs)}: {reason}" if pairs else ""
 
     def __repr__(self) -> str:
-        """Return both matrices as text, a row per sender, and what is slow or unknown."""
+        """Return both matrices as text, one row for each sender, and slow and unknown pairs."""
         width = max(8, *(len(name) + 2 for name in self.names))
         lines = []
         for title, cells in (
@@ -134,18 +147,26 @@ class BandwidthMatrix:
 
 def limit_s(count: int) -> float:
     """Return the seconds after which a measurement of the pairs of `count` VMs is interrupted."""
-    return _LEAST_LIMIT_S + _STEP_LIMIT_S * count * (count + 1)
+    return _MIN_LIMIT_S + _STEP_LIMIT_S * count * (count + 1)
 
 
 def measure(run: RunCell, ends: Mapping[str, int]) -> BandwidthMatrix:
-    """Measure each pair of VMs in both directions, alone and with other pairs at once.
+    """Measure each pair of VMs in both directions, alone and at the same time as other pairs.
 
     Parameters
     ----------
+    run
+        Runs the measurement on all ranks.
     ends
-        One rank of each VM by the VM's name.
+        One rank of each VM, by the name of the VM.
+
+    Raises
+    ------
+    UsageError
+        There is only one VM.
     """
-    names, ranks = tuple(ends), list(ends.values())
+    names = tuple(ends)
+    ranks = list(ends.values())
     if len(ranks) < 2:
         raise UsageError(
             "Cannot measure pairs on 1 rank: a transfer takes 2. Start a cluster of more."
@@ -154,80 +175,98 @@ def measure(run: RunCell, ends: Mapping[str, int]) -> BandwidthMatrix:
     together = list(_matchings(ranks))
     steps = alone + together
     gbps: list[Rates] = [dict.fromkeys(pairs) for pairs in steps]
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
         noisy = [number for number, rates in enumerate(gbps) if None in rates.values()]
         if not noisy:
             break
-        again = [steps[number] for number in noisy]
-        arguments = (again, ranks, _SMALLEST_BYTES, _LARGEST_BYTES, _STEP_S, _REPETITIONS)
+        _log.info(
+            "measuring pairs of %d VMs: attempt %d of %d, %d of %d steps",
+            len(ranks), attempt + 1, _MAX_ATTEMPTS, len(noisy), len(steps),
+        )  # fmt: skip
+        noisy_steps = [steps[number] for number in noisy]
+        arguments = (noisy_steps, ranks, _MIN_BYTES, _MAX_BYTES, _STEP_S, _REPETITIONS)
         source = f"{_SOURCE}{', '.join(map(repr, arguments))})"
         with ProgressLine("measuring pairs") as progress:
             values = run(source, progress.show)
-        for number, rates in zip(noisy, _rates(again, values), strict=True):
+        for number, rates in zip(noisy, _rates(noisy_steps, values), strict=True):
             gbps[number] |= {pair: rate for pair, rate in rates.items() if rate is not None}
-    place = {rank: number for number, rank in enumerate(ranks)}
+    index = {rank: number for number, rank in enumerate(ranks)}
     return BandwidthMatrix(
-        names, _cells(gbps[: len(alone)], place), _cells(gbps[len(alone) :], place)
+        names, _cells(gbps[: len(alone)], index), _cells(gbps[len(alone) :], index)
     )
 
 
 def _matchings(ranks: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """Yield disjoint pairs, in each direction, until each pair was in one: a round-robin."""
+    """Yield the rounds of a round-robin: disjoint pairs, in each of the two directions.
+
+    Together, the rounds contain each pair in each direction once.
+
+    Examples
+    --------
+    >>> list(_matchings([0, 1]))
+    [[(0, 1)], [(1, 0)]]
+    """
     circle: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
-        both = zip(circle[:half], reversed(circle[half:]), strict=True)
-        pairs = [(a, b) for a, b in both if a is not None and b is not None]
+        opposite = zip(circle[:half], reversed(circle[half:]), strict=True)
+        pairs = [(a, b) for a, b in opposite if a is not None and b is not None]
         yield pairs
         yield [(b, a) for a, b in pairs]
         circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
 def _rates(steps: list[list[tuple[int, int]]], values: Mapping[int, Any]) -> list[Rates]:
-    """Return Gbit/s by pair of each step, from the slower of the pair's two ranks.
+    """Return Gbit/s by pair for each step, from the slower of the pair's two ranks.
 
-    `values` are a size in bytes, and by step the sorted seconds of a quarter of it and of all, by
-    rank. A rate is None if the shortest two times of one size differ as much as the two sizes.
+    `values` has, by rank, a size in bytes and the durations of each step: for a quarter of the size
+    and for the whole size, the seconds of all repetitions in ascending order. A rate is None if the
+    two shortest times of one size differ by as much as the times of the two sizes.
     """
     size = next(iter(values.values()))[0]
-    found = []
+    step_rates = []
     for number, pairs in enumerate(steps):
         rates: Rates = {}
         for pair in pairs:
-            small, large = (max(values[end][1][number][which] for end in pair) for which in (0, 1))
+            small, large = (max(values[rank][1][number][part] for rank in pair) for part in (0, 1))
             noise = max(times[1] - times[0] for times in (small, large))
-            taken = large[0] - small[0]
-            rates[pair] = 0.75 * size * 8e-9 / taken if taken > noise else None
-        found.append(rates)
-    return found
+            difference = large[0] - small[0]
+            rates[pair] = 0.75 * size * 8e-9 / difference if difference > noise else None
+        step_rates.append(rates)
+    return step_rates
 
 
-def _cells(steps: list[Rates], place: Mapping[int, int]) -> Cells:
-    cells: list[list[float | None]] = [[None] * len(place) for _ in place]
-    for rates in steps:
-        for (a, b), gbps in rates.items():
-            cells[place[a]][place[b]] = gbps
+def _cells(step_rates: list[Rates], index: Mapping[int, int]) -> Cells:
+    """Return the rates as a matrix; `index` gives the row and the column of each rank."""
+    cells: list[list[float | None]] = [[None] * len(index) for _ in index]
+    for rates in step_rates:
+        for (sender, receiver), gbps in rates.items():
+            cells[index[sender]][index[receiver]] = gbps
     return tuple(map(tuple, cells))
 
 
-def _known(cells: Cells) -> np.ndarray:
+def _to_array(cells: Cells) -> np.ndarray:
     return np.array([[math.nan if gbps is None else gbps for gbps in row] for row in cells])
 
 
-def _slow(names: tuple[str, ...], gbps: np.ndarray, usual: float) -> Iterator[str]:
-    """Yield what is slow compared with the usual rate: VMs first, then links between others."""
+def _slow_vms_and_links(names: tuple[str, ...], gbps: np.ndarray, usual: float) -> Iterator[str]:
+    """Yield a sentence for each slow VM, then for each slow link between other VMs."""
     slow = gbps < SLOW * usual
     others = len(names) - 1
-    named: set[int] = set()
-    for place, name in enumerate(names):
-        cells = {"sends to": gbps[place], "receives from": gbps[:, place]}
-        wrong = [what for what, own in cells.items() if (own < SLOW * usual).sum() == others]
-        if others > 1 and wrong:
-            named.add(place)
-            rate = np.nanmedian(np.concatenate([cells[what] for what in wrong]))
-            yield (
-                f"{name} {' and '.join(wrong)} all others slowly: {rate:.2f} of {usual:.2f} Gbit/s"
-            )
-    for a, b in zip(*np.nonzero(slow), strict=True):
-        if a not in named and b not in named:
-            yield f"{names[a]} to {names[b]}: {gbps[a, b]:.2f} of {usual:.2f} Gbit/s"
+    slow_vms: set[int] = set()
+    for vm, name in enumerate(names):
+        rates = {"sends to": gbps[vm], "receives from": gbps[:, vm]}
+        slow_directions = [
+            direction
+            for direction, cells in rates.items()
+            if (cells < SLOW * usual).sum() == others
+        ]
+        if others > 1 and slow_directions:
+            slow_vms.add(vm)
+            rate = np.nanmedian(np.concatenate([rates[direction] for direction in slow_directions]))
+            verbs = " and ".join(slow_directions)
+            yield f"{name} {verbs} all others slowly: {rate:.2f} of {usual:.2f} Gbit/s"
+    for sender, receiver in zip(*np.nonzero(slow), strict=True):
+        if sender not in slow_vms and receiver not in slow_vms:
+            rate = gbps[sender, receiver]
+            yield f"{names[sender]} to {names[receiver]}: {rate:.2f} of {usual:.2f} Gbit/s"

@@ -1,4 +1,4 @@
-"""What one training iteration of a model needs: parameters, activations, operations."""
+"""Measurement of a model: the parameters, activations and operations of a training iteration."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ class ModelSize:
     parameters
         Number of parameters.
     trainable
-        Number of those that have a gradient.
+        Number of parameters that have a gradient.
     activation_bytes
         Memory that autograd keeps for the backward, per sample; None if not measured. It is
-        the size of all tensors that a forward saves, each storage once, without parameters
-        and buffers.
+        the size of the tensors that a forward saves, without parameters and buffers. Each storage
+        is counted once.
     forward_flop
         Floating-point operations of a forward, per sample; None if not measured. An addition
-        and a multiplication count as two (`torch.utils.flop_counter`, which counts matrix
-        products, convolutions and attention only).
+        and a multiplication count as two operations. `torch.utils.flop_counter` counts only
+        matrix products, convolutions and attention.
+
+    Examples
+    --------
+    >>> ModelSize(25_557_032, 25_557_032, forward_flop=8.2e9).training_flop
+    24600000000.0
     """
 
     parameters: int
@@ -40,16 +45,16 @@ class ModelSize:
 
     @property
     def training_flop(self) -> float | None:
-        """Operations of an iteration, per sample: a backward counts as two forwards."""
+        """Operations of an iteration, per sample. A backward counts as two forwards."""
         return None if self.forward_flop is None else 3 * self.forward_flop
 
 
 def measure_model(model: torch.nn.Module, example: Any = None) -> ModelSize:
-    """Count a model's parameters; with an example batch, measure a forward too.
+    """Count a model's parameters and, with an example batch, measure a forward.
 
-    The model is unchanged afterwards: its buffers (such as the running means of a BatchNorm)
-    and PyTorch's random state are restored. A model and an example on the device ``"meta"``
-    need no memory, whatever their size.
+    Afterwards, the model's buffers (such as the running means of a BatchNorm) and PyTorch's
+    random state are restored. A model and an example of any size on the device ``"meta"`` need no
+    memory.
 
     Parameters
     ----------
@@ -62,18 +67,24 @@ def measure_model(model: torch.nn.Module, example: Any = None) -> ModelSize:
     Raises
     ------
     UsageError
-        A parameter of the model has no shape yet, or the example is no batch of the model.
+        A parameter of the model has no shape yet, or the example is not a batch of the model.
+
+    Examples
+    --------
+    >>> import torch
+    >>> measure_model(torch.nn.Linear(10, 2))
+    ModelSize(parameters=22, trainable=22, activation_bytes=None, forward_flop=None)
     """
     from torch.nn.parameter import is_lazy
 
     parameters = list(model.parameters())
-    if any(is_lazy(one) for one in parameters):
+    if any(is_lazy(parameter) for parameter in parameters):
         raise UsageError(
             f"{type(model).__name__}: some parameters have no shape yet. Run the model on one "
             "batch first, so that its lazy modules create them."
         )
-    count = sum(one.numel() for one in parameters)
-    trainable = sum(one.numel() for one in parameters if one.requires_grad)
+    count = sum(parameter.numel() for parameter in parameters)
+    trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     if example is None:
         return ModelSize(count, trainable)
     arguments, options = _arguments(example)
@@ -103,17 +114,17 @@ def _samples(values: Sequence[Any]) -> int:
 def _measure_forward(
     model: torch.nn.Module, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> tuple[int, int]:
-    """Return the bytes that a forward saves for the backward, and its operations."""
+    """Return the bytes that a forward saves for the backward, and its number of operations."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    own = {_storage(one)[0] for one in (*model.parameters(), *model.buffers())}
+    model_storages = {_storage(tensor)[0] for tensor in (*model.parameters(), *model.buffers())}
     saved: dict[int, tuple[int, Any]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         key, size = _storage(tensor)
-        if key not in own:
-            saved[key] = size, tensor  # kept, so that its storage's address is not used again
+        if key not in model_storages:
+            saved[key] = size, tensor  # The reference prevents reuse of the storage's address.
         return tensor
 
     counter = FlopCounterMode(display=False)
@@ -130,7 +141,7 @@ def _measure_forward(
 
 
 def _storage(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the identity and the bytes of a tensor's storage, on the meta device too."""
+    """Return the identity and the size in bytes of a tensor's storage, also on the meta device."""
     storage = tensor.untyped_storage()
     return storage._cdata, storage.nbytes()
 
@@ -141,7 +152,7 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
     import torch
 
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = {one.device for one in model.parameters() if one.device.type == "cuda"}
+    devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
         try:
             yield

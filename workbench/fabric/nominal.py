@@ -1,7 +1,7 @@
-"""Nominal rates: what links and memory can carry, by their published specifications.
+"""Nominal rates of links and memory, from published specifications.
 
-Rates are of one direction; GB/s are 10^9 bytes per second, Gbit/s 10^9 bits. `landscape` lists
-those of a VM. NVLink's rates are in `workbench.resources.gpus.nvlinks`.
+Rates are for one direction. GB/s are 10^9 bytes per second, and Gbit/s are 10^9 bits per second.
+`landscape` lists the rates of a VM. The rates of NVLink are in `workbench.resources.gpus.nvlinks`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from workbench.resources.gpus.records import NvLinks
 PCIE_GTPS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 """Gigatransfers per second of a lane, by generation (PCI-SIG, PCI Express Base Specification)."""
 
-# Share of payload in what a lane transfers: 8b/10b, 128b/130b, and from 6.0 on 236 of the 256
-# bytes of a flit. The headers of packets are not subtracted.
+# The payload's share of the bits that a lane transfers: 8b/10b, 128b/130b, and since PCIe 6.0, 236
+# of the 256 bytes of a flit. The headers of packets are not subtracted.
 _PCIE_ENCODING = {2.5: 0.8, 5.0: 0.8, 64.0: 236 / 256}
 _PCIE_ENCODING_3_TO_5 = 128 / 130
 
@@ -40,10 +40,11 @@ INFINIBAND_LANE_GBPS = {
 """Data rate of a lane in Gbit/s, without its encoding (IBTA, volume 2, and InfiniBand roadmap)."""
 
 UPI_GB_PER_S = {9.6: 19.2, 10.4: 20.8, 11.2: 22.4, 16.0: 32.0, 20.0: 40.0, 24.0: 48.0}
-"""One link between two Intel CPUs, by its gigatransfers per second of 2 bytes (Intel ARK)."""
+"""Rate of one link between two Intel CPUs, by its gigatransfers per second of 2 bytes (Intel
+ARK)."""
 
-# Memory bandwidth by the name that the driver reports, after the brand (NVIDIA's data sheets of
-# these products).
+# Memory bandwidth, from NVIDIA's data sheets of these products. The keys are patterns for the name
+# that the driver reports, without the brand at its beginning.
 _BRAND = r"(?:NVIDIA |Tesla |Quadro )*"
 _MEMORY_GB_PER_S = {
     r"P100-\w+-16GB": 732.0,
@@ -66,8 +67,8 @@ _MEMORY_GB_PER_S = {
     r"GH200 480GB": 4000.0,
     r"G?B200": 8000.0,
 }
-# Boards of vGPU profiles, by the names of these GPUs. Others, such as H100XL, are not known here.
-_OF_BOARD = {
+# The GPU's name by the board's name in vGPU profiles. Other boards, such as H100XL, are unknown.
+_GPU_BY_BOARD = {
     "A10": "A10",
     "A30": "A30",
     "A40": "A40",
@@ -98,17 +99,17 @@ _CPU_LINKS = Unknown(
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """The nominal and the measured rate of one link, or of several equal ones.
+    """The nominal and the measured rate of a link, or of several links with equal rates.
 
     Attributes
     ----------
     name
-        What it is and which devices have it: ``"PCIe 5.0 x16: GPU 0-7"``.
+        The link and its devices: ``"PCIe 5.0 x16: GPU 0-7"``.
     kind
         ``"GPU memory"``, ``"NVLink"``, ``"PCIe"``, ``"host memory"``, ``"CPU to CPU"`` or
         ``"network"``.
     nominal_gb_per_s, measured_gb_per_s
-        In one direction.
+        Rates in one direction, in GB/s.
     """
 
     name: str
@@ -118,7 +119,18 @@ class Bandwidth:
 
 
 def pcie_gb_per_s(generation: float, width: int) -> float:
-    """Return the rate of a PCIe link; ``pcie_gb_per_s(5, 16)`` is 63.0."""
+    """Return the rate of a PCIe link in one direction, in GB/s.
+
+    Raises
+    ------
+    UsageError
+        There is no such generation or width.
+
+    Examples
+    --------
+    >>> round(pcie_gb_per_s(5, 16), 1)
+    63.0
+    """
     if generation not in PCIE_GTPS or width not in (1, 2, 4, 8, 12, 16, 32):
         raise UsageError(
             f"PCIe {generation} x{width}: no such link. Give a generation from 1 to 6 and a width "
@@ -128,14 +140,24 @@ def pcie_gb_per_s(generation: float, width: int) -> float:
 
 
 def lanes_gb_per_s(gtps: float, width: int) -> float:
-    """Return the rate of so many PCIe lanes of `gtps` gigatransfers per second."""
+    """Return the rate of `width` PCIe lanes of `gtps` gigatransfers per second, in GB/s."""
     return gtps * _PCIE_ENCODING.get(gtps, _PCIE_ENCODING_3_TO_5) * width / 8
 
 
 def nvlink_gb_per_s(generation: int) -> float:
-    """Return the rate of all links of a GPU with NVLink 2 to 5: 150, 300, 450 or 900 GB/s.
+    """Return the rate of all NVLinks of a GPU in one direction, in GB/s.
 
-    NVIDIA gives the sum of both directions: 300, 600, 900 and 1,800 GB/s.
+    NVIDIA publishes the sum of both directions, which is twice this rate.
+
+    Raises
+    ------
+    UsageError
+        The generation is not from 2 to 5.
+
+    Examples
+    --------
+    >>> [nvlink_gb_per_s(generation) for generation in (2, 3, 4, 5)]
+    [150.0, 300.0, 450.0, 900.0]
     """
     if generation not in NVLINK_OF_GPU:
         raise UsageError(f"NVLink {generation}: not known here. Give a generation from 2 to 5.")
@@ -144,7 +166,18 @@ def nvlink_gb_per_s(generation: int) -> float:
 
 
 def infiniband_gbps(generation: str, lanes: int = 4) -> float:
-    """Return the data rate of a port; ``infiniband_gbps("NDR")`` is 400."""
+    """Return the data rate of an InfiniBand port, in Gbit/s.
+
+    Raises
+    ------
+    UsageError
+        There is no such generation or number of lanes.
+
+    Examples
+    --------
+    >>> infiniband_gbps("NDR")
+    400.0
+    """
     if generation not in INFINIBAND_LANE_GBPS or lanes not in (1, 2, 4, 8, 12):
         raise UsageError(
             f"InfiniBand {lanes}X {generation}: no such rate. Use 1, 2, 4, 8 or 12 lanes of "
@@ -154,18 +187,18 @@ def infiniband_gbps(generation: str, lanes: int = 4) -> float:
 
 
 def memory_gb_per_s(gpu: Gpu) -> float | Unknown:
-    """Return the nominal bandwidth of a GPU's memory."""
+    """Return the nominal bandwidth of a GPU's memory, in GB/s."""
     if gpu.form not in ("whole", "passthrough"):
         return Unknown(f"a device of form {gpu.form} shares the memory's bandwidth with others")
-    return _published(str(gpu.name))
+    return _published_memory_gb_per_s(str(gpu.name))
 
 
 def board_memory_gb_per_s(board: str) -> float | Unknown:
-    """Return the nominal bandwidth of a board's memory, by its name in vGPU profiles."""
-    return _published(_OF_BOARD.get(board, board))
+    """Return the nominal bandwidth of a board's memory in GB/s, by its name in vGPU profiles."""
+    return _published_memory_gb_per_s(_GPU_BY_BOARD.get(board, board))
 
 
-def _published(name: str) -> float | Unknown:
+def _published_memory_gb_per_s(name: str) -> float | Unknown:
     for pattern, rate in _MEMORY_GB_PER_S.items():
         if re.fullmatch(f"{_BRAND}(?:{pattern})", name):
             return rate
@@ -173,27 +206,30 @@ def _published(name: str) -> float | Unknown:
 
 
 def pcie_link_gb_per_s(snapshot: Snapshot, device: Gpu | Nic) -> tuple[str, float | Unknown]:
-    """Return the name and the rate of the PCIe link of a GPU or NIC."""
+    """Return the name of the PCIe link of a GPU or NIC, and its rate in GB/s."""
     link = device.pcie_link if isinstance(device, Gpu) else None
     if isinstance(link, PcieLink):
-        generation, width = link.generation_max, link.width
+        generation = link.generation_max
+        width = link.width
         if generation in PCIE_GTPS and isinstance(width, int) and width:
             rate = lanes_gb_per_s(PCIE_GTPS[generation], width)
             return f"PCIe {generation}.0 x{width}", rate
-    found = [one for one in snapshot.known_pcie.devices if one.address == device.pci_address]
-    if not found:
+    in_tree = [node for node in snapshot.known_pcie.devices if node.address == device.pci_address]
+    if not in_tree:
         return "PCIe", Unknown("the device is in no PCIe tree of this VM")
-    gtps, lanes = found[0].link_gtps, found[0].link_width
+    gtps = in_tree[0].link_gtps
+    lanes = in_tree[0].link_width
     if isinstance(gtps, Unknown) or isinstance(lanes, Unknown):
         return "PCIe", gtps if isinstance(gtps, Unknown) else Unknown(str(lanes))
     if not gtps * lanes > 0:
         return "PCIe", _LINK_DOWN
-    named = [f"{number}.0" for number, rate in PCIE_GTPS.items() if rate == gtps]
-    return f"PCIe {named[0] if named else f'{gtps:g} GT/s'} x{lanes}", lanes_gb_per_s(gtps, lanes)
+    generations = [f"{number}.0" for number, rate in PCIE_GTPS.items() if rate == gtps]
+    speed = generations[0] if generations else f"{gtps:g} GT/s"
+    return f"PCIe {speed} x{lanes}", lanes_gb_per_s(gtps, lanes)
 
 
 def nic_gbps(nic: Nic) -> float | Unknown:
-    """Return the rate of a NIC or RDMA port in Gbit/s, above 0."""
+    """Return the rate of a NIC or RDMA port, in Gbit/s; unknown instead of 0."""
     if str(nic.hca_type).startswith("VMW_PVRDMA"):
         return _PVRDMA
     rate = nic.rate_gbps
@@ -201,10 +237,14 @@ def nic_gbps(nic: Nic) -> float | Unknown:
 
 
 def find_nic(snapshot: Snapshot, name: str) -> Nic | None:
-    """Return the NIC of a `RankInfo.nic`: that with its RDMA port, or else with its interface."""
-    for wanted in reversed([item.strip() for item in name.split(",")]):
+    """Return the NIC of a rank from `RankInfo.nic`; None if the snapshot does not have it.
+
+    The name may have several parts, separated by commas: interfaces and RDMA ports. The last part
+    takes precedence, so that an RDMA port is preferred to its interface.
+    """
+    for part in reversed([text.strip() for text in name.split(",")]):
         for nic in snapshot.nics:
-            if wanted in (nic.rdma_device, nic.name):
+            if part in (nic.rdma_device, nic.name):
                 return nic
     return None
 
@@ -212,40 +252,41 @@ def find_nic(snapshot: Snapshot, name: str) -> Nic | None:
 def landscape(
     snapshot: Snapshot, measured: Mapping[str, float] | None = None
 ) -> tuple[Bandwidth, ...]:
-    """Return all links and memories of a VM with their rates, equal ones together.
+    """Return all links and memories of a VM with their rates; equal links are one record.
 
     Parameters
     ----------
+    snapshot
+        The hardware of the VM.
     measured
-        GB/s by kind (see `Bandwidth`), as `FittedFabric.devices` has them for each VM, or by
-        the name of a NIC or RDMA device.
+        Measured rates in GB/s. The keys are kinds (see `Bandwidth`), as in `FittedFabric.devices`
+        for each VM, or names of NICs and RDMA devices.
     """
     groups: dict[tuple[str, str, float | Unknown], list[str]] = {}
-    for kind, what, device, rate in _rates(snapshot):
-        groups.setdefault((kind, what, rate), []).append(device)
-    achieved = measured or {}
-    found = [
-        Bandwidth(_grouped(what, devices), kind, rate, _measured(achieved, [kind, *devices]))
-        for (kind, what, rate), devices in groups.items()
-    ]
-    return tuple(found)
+    for kind, link, device, rate in _rates(snapshot):
+        groups.setdefault((kind, link, rate), []).append(device)
+    measured = measured or {}
+    return tuple(
+        Bandwidth(_group_name(link, devices), kind, rate, _measured(measured, [kind, *devices]))
+        for (kind, link, rate), devices in groups.items()
+    )
 
 
-def _measured(achieved: Mapping[str, float], names: list[str]) -> float | Unknown:
-    return next((achieved[name] for name in names if name in achieved), _NOT_MEASURED)
+def _measured(measured: Mapping[str, float], names: list[str]) -> float | Unknown:
+    return next((measured[name] for name in names if name in measured), _NOT_MEASURED)
 
 
 def _rates(snapshot: Snapshot) -> Iterator[tuple[str, str, str, float | Unknown]]:
-    """Yield kind, description, device and rate."""
+    """Yield the kind, the link, the device and the rate of each link and memory."""
     for gpu in snapshot.gpus:
         name = f"GPU {gpu.index}"
         yield "GPU memory", "memory", name, memory_gb_per_s(gpu)
         if isinstance(gpu.nvlink, NvLinks) and gpu.links_up:
-            to = "NVSwitch" if gpu.links_to_switch else "GPUs"
-            what = f"NVLink, {len(gpu.links_up)} links to {to}"
-            yield "NVLink", what, name, gpu.nvlink.nominal_gb_per_s
-        what, rate = pcie_link_gb_per_s(snapshot, gpu)
-        yield "PCIe", what, name, rate
+            peers = "NVSwitch" if gpu.links_to_switch else "GPUs"
+            link = f"NVLink, {len(gpu.links_up)} links to {peers}"
+            yield "NVLink", link, name, gpu.nvlink.nominal_gb_per_s
+        link, rate = pcie_link_gb_per_s(snapshot, gpu)
+        yield "PCIe", link, name, rate
     yield (
         "host memory",
         "host memory",
@@ -271,10 +312,20 @@ def _nic_name(nic: Nic) -> str:
     return nic.name if isinstance(nic.rdma_device, Unknown) else nic.rdma_device
 
 
-def _grouped(what: str, devices: list[str]) -> str:
-    """Return ``"PCIe 5.0 x16: GPU 0-7"``, or the first of the devices and their number."""
-    numbers = [one.removeprefix("GPU ") for one in devices]
+def _group_name(link: str, devices: list[str]) -> str:
+    """Return a name such as ``"PCIe 5.0 x16: GPU 0-7"``.
+
+    For devices other than GPUs, it has the first two devices and the number of further devices.
+
+    Examples
+    --------
+    >>> _group_name("PCIe 5.0 x16", ["GPU 0", "GPU 1", "GPU 2"])
+    'PCIe 5.0 x16: GPU 0-2'
+    >>> _group_name("Ethernet 25 Gbit/s", ["eth0", "eth1", "eth2"])
+    'Ethernet 25 Gbit/s: eth0, eth1 and 1 more'
+    """
+    numbers = [device.removeprefix("GPU ") for device in devices]
     if len(devices) > 1 and all(number.isdecimal() for number in numbers):
-        return f"{what}: GPU {numbers[0]}-{numbers[-1]}"
+        return f"{link}: GPU {numbers[0]}-{numbers[-1]}"
     more = f" and {len(devices) - 2} more" if len(devices) > 2 else ""
-    return f"{what}: {', '.join(devices[:2])}{more}"
+    return f"{link}: {', '.join(devices[:2])}{more}"

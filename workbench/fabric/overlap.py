@@ -1,10 +1,10 @@
 """Simulation of one iteration: how much of its communication overlaps with compute.
 
-Gradients become ready during the backward. Horovod negotiates in cycles which of them all ranks
-have submitted, fuses these into buffers, and transfers one buffer after another; torch.distributed
-transfers DDP's buckets one after another. Training waits for the last transfer before it updates
-the parameters. Functions of this module are pure; times are in microseconds since the start of the
-iteration.
+Gradients become ready during the backward. In cycles, Horovod negotiates which gradients all ranks
+have submitted, fuses these into buffers, and transfers one buffer after another. torch.distributed
+transfers the buckets of DDP one after another. Training waits for the last transfer before it
+updates the parameters. The functions of this module are pure. Times are in microseconds since the
+start of the iteration.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ FUSION_BYTES = 128 << 20
 CYCLE_US = 1000.0
 """Horovod's default of HOROVOD_CYCLE_TIME."""
 _LONG_CYCLE = 0.1
-"""From this share of the iteration on, cycles are simulated over several iterations."""
+"""Cycles of at least this share of the iteration are simulated over several iterations."""
 _ITERATIONS = 8
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What one iteration computes, and the gradients that it reduces.
+    """The compute of one iteration, and the collectives that reduce its gradients.
 
     Attributes
     ----------
     ready_us
-        When the last rank has submitted each collective, in ascending order.
+        Times at which the last rank has submitted each collective, in ascending order.
     sizes_bytes
-        The size of each.
+        Size of each collective.
     compute_us
-        When training begins to wait for communication.
+        Time at which training begins to wait for communication.
     tail_us
-        From the end of that wait to the end of the iteration.
+        Time from the end of that wait to the end of the iteration.
     """
 
     ready_us: tuple[float, ...]
@@ -49,22 +49,24 @@ class Workload:
 
 @dataclass(frozen=True)
 class CommunicationModel:
-    """How long the collectives of a `Workload` take.
+    """Model of the duration of the collectives of a `Workload`.
 
     Attributes
     ----------
     fixed_us, us_per_byte
-        Time of the transfer of a buffer: for any size, and in addition for each byte.
+        Time of the transfer of a buffer: a constant, and an additional time for each byte.
     burst_bytes
-        Bytes that a rate limit lets pass at once after the link was idle (a token bucket).
-    copy_us_per_byte, single_copy_us_per_byte
-        Copies of a buffer of several collectives, into and out of it, and of a single one.
+        Bytes that a rate limit passes without delay after the link was idle (a token bucket).
+    copy_us_per_byte
+        Time of the copies into and out of a buffer with several collectives.
+    single_copy_us_per_byte
+        Time of the copies of a buffer with a single collective.
     negotiation_us
-        From the begin of a cycle to the response.
+        Time from the start of a cycle to the response.
     cycle_us
-        Least time between the begins of two cycles; 0 without cycles.
+        Minimum time between the starts of two cycles; 0 without cycles.
     fusion_bytes
-        Most bytes in a buffer; 0 if no collectives are fused.
+        Maximum number of bytes in a buffer; 0 if collectives are not fused.
     """
 
     fixed_us: float
@@ -83,14 +85,16 @@ class Simulated:
 
     Attributes
     ----------
-    iteration_us, exposed_us
-        Its duration, and how long training waits for communication.
+    iteration_us
+        Duration of the iteration.
+    exposed_us
+        Time for which training waits for communication.
     transfer_us
-        Sum of all transfers.
+        Sum of the durations of all transfers.
     transfers_us
-        Begin and end of the transfer of each buffer.
+        Start and end of the transfer of each buffer.
     buffer_bytes
-        The size of each buffer.
+        Size of each buffer.
     """
 
     iteration_us: float
@@ -101,62 +105,80 @@ class Simulated:
 
 
 def simulate(work: Workload, model: CommunicationModel) -> Simulated:
-    """Return an iteration of `work` over `model`, in the steady state of a training loop.
+    """Return a simulated iteration in the steady state of a training loop.
 
-    Cycles run on through iterations. If they are short, the first one after an idle time begins
-    half a cycle after a gradient is ready, which is the mean; long ones are followed through
-    several iterations, and the last iteration is returned with the mean of their durations.
+    Cycles continue across iterations. If they are short, the first cycle after an idle time begins
+    half a cycle after a gradient is ready, which is the mean delay. If they are long, several
+    iterations are simulated. The result is then the last iteration, with the mean of the
+    durations and of the exposed times of the second half of the iterations.
+
+    Examples
+    --------
+    >>> work = Workload((100.0, 200.0), (1e6, 1e6), compute_us=200.0, tail_us=50.0)
+    >>> network = CommunicationModel(fixed_us=10.0, us_per_byte=1e-3, cycle_us=0.0)
+    >>> result = simulate(work, network)
+    >>> round(result.iteration_us), round(result.exposed_us), len(result.transfers_us)
+    (2170, 1920, 2)
     """
     sums = [0.0, *accumulate(-(-size // ATOMIC_BYTES) * ATOMIC_BYTES for size in work.sizes_bytes)]
     result, _ = _iteration(work, model, sums, None)
     if model.cycle_us < _LONG_CYCLE * result.iteration_us:
         return result
-    last_cycle, found = 0.0, []
+    last_cycle = 0.0
+    results = []
     for _ in range(_ITERATIONS):
         result, last_cycle = _iteration(work, model, sums, last_cycle)
         last_cycle -= result.iteration_us
-        found.append(result)
-    steady = found[_ITERATIONS // 2 :]
-    mean_us = sum(one.iteration_us for one in steady) / len(steady)
-    exposed_us = sum(one.exposed_us for one in steady) / len(steady)
+        results.append(result)
+    steady = results[_ITERATIONS // 2 :]
+    mean_us = sum(iteration.iteration_us for iteration in steady) / len(steady)
+    exposed_us = sum(iteration.exposed_us for iteration in steady) / len(steady)
     return Simulated(mean_us, exposed_us, *list(vars(result).values())[2:])
 
 
 def _iteration(
     work: Workload, model: CommunicationModel, sums: Sequence[float], last_cycle: float | None
 ) -> tuple[Simulated, float]:
-    """Return a simulated iteration, and when its last cycle began.
+    """Return a simulated iteration, and the start of its last cycle.
 
-    `last_cycle` is when the last one before the iteration began; None for the mean.
+    `last_cycle` is the start of the last cycle before the iteration. If it is None, the first cycle
+    after an idle time begins after the mean delay.
     """
-    ready, cycle, fusion = work.ready_us, model.cycle_us, model.fusion_bytes
-    count, place, free, idle_since = len(ready), 0, 0.0, float("-inf")
-    known = last_cycle is not None
+    ready = work.ready_us
+    cycle = model.cycle_us
+    fusion = model.fusion_bytes
+    count = len(ready)
+    sent = 0
+    free = 0.0
+    idle_since = float("-inf")
+    has_last_cycle = last_cycle is not None
     begin = last_cycle if last_cycle is not None else float("-inf")
     transfers: list[tuple[float, float]] = []
     sizes: list[float] = []
-    while place < count:
-        first, next_cycle = ready[place], max(free, begin + cycle)
+    while sent < count:
+        first = ready[sent]
+        next_cycle = max(free, begin + cycle)
         if first > next_cycle:
-            skipped = -(-(first - next_cycle) // cycle) if cycle and known else 0.0
-            next_cycle = next_cycle + skipped * cycle if known and cycle else first + cycle / 2
+            follows = bool(has_last_cycle and cycle)
+            skipped = -(-(first - next_cycle) // cycle) if follows else 0.0
+            next_cycle = next_cycle + skipped * cycle if follows else first + cycle / 2
         begin = next_cycle
-        until = max(bisect_right(ready, begin), place + 1)
+        until = max(bisect_right(ready, begin), sent + 1)
         now = begin + model.negotiation_us
-        while place < until:
-            end = place + 1
+        while sent < until:
+            end = sent + 1
             if fusion:
-                end = max(end, bisect_right(sums, sums[place] + fusion, place + 1, until + 1) - 1)
-            size = sums[end] - sums[place]
-            many = end - place > 1
-            copy = size * (model.copy_us_per_byte if many else model.single_copy_us_per_byte)
+                end = max(end, bisect_right(sums, sums[sent] + fusion, sent + 1, until + 1) - 1)
+            size = sums[end] - sums[sent]
+            is_fused = end - sent > 1
+            copy = size * (model.copy_us_per_byte if is_fused else model.single_copy_us_per_byte)
             start = now + copy / 2
             passed = min(model.burst_bytes, (start - idle_since) / model.us_per_byte, size)
             idle_since = start + model.fixed_us + (size - passed) * model.us_per_byte
             transfers.append((start, idle_since))
             sizes.append(size)
             now = idle_since + copy / 2
-            place = end
+            sent = end
         free = now
     exposed = max(0.0, free - work.compute_us)
     spent = sum(end - start for start, end in transfers)

@@ -1,4 +1,4 @@
-"""The figures of a plan, each with its formula."""
+"""Computation of the figures of a plan, each with its formula."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.fabric.plan_record import (
     GRADIENT_USES,
     PARAMETER_USES,
     STATE_USES,
-    Figure,
+    PlanFigure,
     Roofline,
     ScalingRow,
 )
@@ -22,51 +22,80 @@ from workbench.fabric.quantities import format_quantity
 from workbench.resources import Unknown
 
 _FORWARD = 1 / 3
-"""Share of the forward in the time of compute: a backward takes about twice as long."""
+"""Share of the forward in the time of compute, because a backward takes about twice as long."""
 
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """The checked arguments of a plan."""
+    """The checked arguments of a plan.
+
+    Attributes
+    ----------
+    size
+        Sizes of the model.
+    batch
+        Samples per rank and iteration.
+    epochs
+        Number of epochs.
+    samples
+        Samples in the data set; None if not given.
+    fixed_iterations
+        Iterations per epoch if they do not depend on the number of ranks; None if not given.
+    gbps, local_gbps
+        Rate of a VM's link, and between the ranks of a VM, in Gbit/s; None if not given.
+    latency_us
+        Time of an empty message.
+    fabric
+        The calibration; None if not given.
+    ranks_per_vm
+        Ranks on each VM.
+    compute_s
+        Time of an iteration on one rank without communication; None if unknown.
+    value_bytes
+        Bytes per parameter: of its value, of its gradient, of one value of the optimizer's state,
+        and of its copy in full precision.
+    states
+        Values that the optimizer keeps per parameter.
+    """
 
     size: ModelSize
     batch: int
     epochs: int
     samples: int | None
-    fixed: int | None
+    fixed_iterations: int | None
     gbps: float | None
     latency_us: float
     fabric: FittedFabric | None
     ranks_per_vm: int
     local_gbps: float | None
     compute_s: float | None
-    bytes_each: tuple[int, int, int, int]
+    value_bytes: tuple[int, int, int, int]
     states: int
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients."""
-        return self.size.trainable * self.bytes_each[1]
+        """Size of all gradients in bytes."""
+        return self.size.trainable * self.value_bytes[1]
 
     @property
     def limit_s(self) -> float:
-        """Seconds of an allreduce over very many ranks at the nominal rate; NaN without one."""
+        """Seconds of an allreduce over very many ranks at the nominal rate; NaN without a rate."""
         rate = math.nan if self.gbps is None else self.gbps
         return 2 * self.gradient_bytes * 8 / (rate * 1e9)
 
     def rate_gbps(self, vms: int) -> float | None:
-        """Return the rate of the slowest hop of the ring, in one direction."""
-        inside = math.inf if self.ranks_per_vm == 1 else self.local_gbps
+        """Return the rate of the slowest hop of the ring in one direction; None if unknown."""
+        within_vm = math.inf if self.ranks_per_vm == 1 else self.local_gbps
         if vms == 1:
-            return inside
-        if self.gbps is None or inside is None:  # else only the rate between the VMs is known
+            return within_vm
+        if self.gbps is None or within_vm is None:  # At most the rate between VMs is known.
             return self.gbps
-        return min(self.gbps, inside)
+        return min(self.gbps, within_vm)
 
     def iterations(self, ranks: int) -> int | None:
-        """Return the iterations per epoch, if they are known."""
+        """Return the number of iterations per epoch; None if unknown."""
         if self.samples is None:
-            return self.fixed
+            return self.fixed_iterations
         return math.ceil(self.samples / (self.batch * ranks))
 
     def row(self, vms: int) -> ScalingRow:
@@ -84,8 +113,15 @@ class PlanInputs:
         if sequential is not None and iterations is not None:
             epoch = sequential * iterations
         return ScalingRow(
-            *(vms, ranks, iterations, nominal, calibrated),
-            *(overlapped, sequential, efficiency, epoch),
+            vms=vms,
+            ranks=ranks,
+            iterations=iterations,
+            communication_s=nominal,
+            calibrated_s=calibrated,
+            overlapped_s=overlapped,
+            sequential_s=sequential,
+            efficiency=efficiency,
+            epoch_s=epoch,
         )
 
     def _nominal_s(self, vms: int, ranks: int) -> float | None:
@@ -105,26 +141,36 @@ class PlanInputs:
 
 
 def fully_overlapped(compute: float, communication: float) -> float:
-    """Return the time of an iteration whose communication starts as soon as its backward."""
+    """Return the time of an iteration if its communication starts together with its backward.
+
+    Examples
+    --------
+    >>> fully_overlapped(3.0, 1.0)
+    3.0
+    >>> fully_overlapped(3.0, 5.0)
+    6.0
+    """
     return max(compute, compute * _FORWARD + communication)
 
 
-def gradients(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
-    """Yield what is communicated in an iteration."""
-    size, count, total = job.bytes_each[1], job.size.trainable, job.gradient_bytes
-    yield Figure("parameters", job.size.parameters, "", "counted in the model, or given")
-    yield Figure("gradients", total, "B", f"{_number(count)} × {size} B")
+def gradients(job: PlanInputs, last: ScalingRow) -> Iterator[PlanFigure]:
+    """Yield the parameters, and the bytes that an iteration communicates."""
+    size = job.value_bytes[1]
+    count = job.size.trainable
+    total = job.gradient_bytes
+    yield PlanFigure("parameters", job.size.parameters, "", "counted in the model, or given")
+    yield PlanFigure("gradients", total, "B", f"{_number(count)} × {size} B")
     for ranks in dict.fromkeys((2, last.ranks)):
         if ranks > 1:
-            yield Figure(
+            yield PlanFigure(
                 f"moved per iteration, {ranks} ranks",
                 busbw_factor("allreduce", ranks) * total,
                 "B",
                 f"2 (n - 1) / n × {_bytes(total)}, sent by each rank, n = {ranks}",
             )
-    yield Figure("moved in the limit", 2 * total, "B", f"2 × {_bytes(total)}, many ranks")
+    yield PlanFigure("moved in the limit", 2 * total, "B", f"2 × {_bytes(total)}, many ranks")
     if job.gbps is not None:
-        yield Figure(
+        yield PlanFigure(
             "communication in the limit",
             job.limit_s,
             "s",
@@ -132,18 +178,18 @@ def gradients(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
         )
 
 
-def compute(job: PlanInputs, tflops: float | None) -> Iterator[Figure]:
-    """Yield the operations of an iteration, and the batch that hides communication."""
+def compute(job: PlanInputs, tflops: float | None) -> Iterator[PlanFigure]:
+    """Yield the compute of an iteration, and the batch at which it balances communication."""
     if job.compute_s is not None:
         formula = "given"
         if tflops is not None:
             formula = f"operations of an iteration / {tflops:g} TFLOP/s"
-        yield Figure("compute per iteration", job.compute_s, "s", formula)
-    each = job.size.training_flop
-    if not (each and job.size.forward_flop):
+        yield PlanFigure("compute per iteration", job.compute_s, "s", formula)
+    flop_per_sample = job.size.training_flop
+    if not (flop_per_sample and job.size.forward_flop):
         return
-    operations = each * job.batch
-    yield Figure(
+    operations = flop_per_sample * job.batch
+    yield PlanFigure(
         "operations per iteration",
         operations,
         "FLOP",
@@ -151,28 +197,28 @@ def compute(job: PlanInputs, tflops: float | None) -> Iterator[Figure]:
         "counts as two forwards)",
     )
     moved = 2 * job.gradient_bytes
-    yield Figure(
+    yield PlanFigure(
         "operations per byte moved", operations / moved, "", f"operations / {_bytes(moved)}"
     )
     if tflops is None or job.gbps is None:
         return
     balance = tflops * 1e12 / (job.gbps * 1e9 / 8)
-    yield Figure(
+    yield PlanFigure(
         "balance of the fabric",
         balance,
         "",
         f"{tflops:g} TFLOP/s / ({job.gbps:g} Gbit/s / 8): with fewer operations per byte, "
         "communication takes longer than compute",
     )
-    yield Figure(
+    yield PlanFigure(
         "batch at the balance",
-        math.ceil(balance * moved / each),
+        math.ceil(balance * moved / flop_per_sample),
         "",
         f"{balance:,.0f} × {_bytes(moved)} / operations per sample",
     )
 
 
-def duration(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
+def duration(job: PlanInputs, last: ScalingRow) -> Iterator[PlanFigure]:
     """Yield the iterations, and the communication of an epoch and of the training."""
     count = job.iterations(1)
     if count is None:
@@ -180,14 +226,14 @@ def duration(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
     formula = "given"
     if job.samples is not None:
         formula = f"{_number(job.samples)} samples / batch of {job.batch}, rounded up, one rank"
-    yield Figure("iterations per epoch", count, "", formula)
+    yield PlanFigure("iterations per epoch", count, "", formula)
     if job.gbps is not None and job.samples is None:
         yield from _communication(job, "in the limit", job.limit_s, count)
     if last.communication_s and last.iterations:
         name = f"{last.ranks} ranks"
         yield from _communication(job, name, last.communication_s, last.iterations)
     if last.epoch_s is not None:
-        yield Figure(
+        yield PlanFigure(
             f"training, {last.ranks} ranks",
             last.epoch_s * job.epochs,
             "s",
@@ -196,52 +242,62 @@ def duration(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
         )
 
 
-def _communication(job: PlanInputs, name: str, each_s: float, count: int) -> Iterator[Figure]:
-    """Yield the communication of an epoch and of all epochs, of `each_s` per iteration."""
-    each = f"{format_quantity(each_s, 's')} × {_number(count)} iterations, nominal"
-    epochs = f"{format_quantity(each_s, 's')} × {_number(count)} × {job.epochs} epochs, nominal"
-    yield Figure(f"communication per epoch, {name}", each_s * count, "s", each)
-    yield Figure(f"communication in total, {name}", each_s * count * job.epochs, "s", epochs)
+def _communication(
+    job: PlanInputs, name: str, iteration_s: float, count: int
+) -> Iterator[PlanFigure]:
+    """Yield the communication of an epoch and of all epochs.
+
+    Each of the `count` iterations of an epoch communicates for `iteration_s`.
+    """
+    time_text = format_quantity(iteration_s, "s")
+    epoch_formula = f"{time_text} × {_number(count)} iterations, nominal"
+    total_formula = f"{time_text} × {_number(count)} × {job.epochs} epochs, nominal"
+    yield PlanFigure(f"communication per epoch, {name}", iteration_s * count, "s", epoch_formula)
+    total_s = iteration_s * count * job.epochs
+    yield PlanFigure(f"communication in total, {name}", total_s, "s", total_formula)
 
 
-def memory(job: PlanInputs, precision: str, optimizer: str) -> Iterator[Figure]:
-    """Yield the memory of a rank; the last figure is their sum."""
-    value, gradient, state, copy = job.bytes_each
-    count, trainable = job.size.parameters, job.size.trainable
-    kept = job.states * state + copy
+def memory(job: PlanInputs, precision: str, optimizer: str) -> Iterator[PlanFigure]:
+    """Yield the parts of a rank's memory, and at the end their sum."""
+    value, gradient, state, copy = job.value_bytes
+    count = job.size.parameters
+    trainable = job.size.trainable
+    optimizer_bytes = job.states * state + copy
     parts = [
-        Figure("memory of parameters", count * value, "B", f"{_number(count)} × {value} B"),
-        Figure(
+        PlanFigure("memory of parameters", count * value, "B", f"{_number(count)} × {value} B"),
+        PlanFigure(
             "memory of gradients", trainable * gradient, "B", f"{_number(trainable)} × {gradient} B"
         ),
-        Figure(
+        PlanFigure(
             "memory of the optimizer",
-            trainable * kept,
+            trainable * optimizer_bytes,
             "B",
-            f"{_number(trainable)} × {kept} B ({optimizer}, {precision})",
+            f"{_number(trainable)} × {optimizer_bytes} B ({optimizer}, {precision})",
         ),
     ]
     if job.size.activation_bytes is not None:
-        each = job.size.activation_bytes
+        sample_bytes = job.size.activation_bytes
         parts.append(
-            Figure(
+            PlanFigure(
                 "memory of activations",
-                each * job.batch,
+                sample_bytes * job.batch,
                 "B",
-                f"{_bytes(each)} per sample, measured, × {job.batch}",
+                f"{_bytes(sample_bytes)} per sample, measured, × {job.batch}",
             )
         )
     yield from parts
     left_out = "" if job.size.activation_bytes is not None else "; activations are not known"
-    yield Figure("memory", sum(one.value for one in parts), "B", f"sum of the above{left_out}")
+    yield PlanFigure(
+        "memory", sum(part.value for part in parts), "B", f"sum of the above{left_out}"
+    )
 
 
 def roofline(
     job: PlanInputs, tflops: float | None, memory_gb_per_s: float | Unknown, board: str = ""
 ) -> Roofline | Unknown:
-    """Return the roofline of a plan; unknown if one of its inputs is.
+    """Return the roofline of a plan, or Unknown with the input that is missing.
 
-    `board` names the board whose nominal bandwidth `memory_gb_per_s` is, if it is one.
+    If `memory_gb_per_s` is the nominal bandwidth of a board, `board` is the board's name.
     """
     size = job.size
     if not size.training_flop or size.activation_bytes is None:
@@ -254,7 +310,7 @@ def roofline(
         return Unknown(
             f"the memory bandwidth is unknown: {memory_gb_per_s.reason}. Give memory_gb_per_s"
         )
-    value, gradient, state, copy = job.bytes_each
+    value, gradient, state, copy = job.value_bytes
     moved = (
         PARAMETER_USES * size.parameters * value
         + GRADIENT_USES * size.trainable * gradient

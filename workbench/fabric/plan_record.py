@@ -1,4 +1,4 @@
-"""A plan: figures with their formulas, one row for each number of VMs, and how they are shown."""
+"""The result of planning: figures with formulas, and one row for each number of VMs."""
 
 from __future__ import annotations
 
@@ -17,30 +17,35 @@ if TYPE_CHECKING:
 SPARE = 0.1
 """Share of a GPU's memory that is left to the CUDA context, the allocator and NCCL."""
 PARAMETER_USES = 4
-"""Read in the forward, in the backward and by the optimizer, which writes them."""
+"""Parameters are read by the forward, the backward and the optimizer, which also writes them."""
 GRADIENT_USES = 2
-"""Written by the backward, read by the optimizer."""
+"""Gradients are written by the backward and read by the optimizer."""
 STATE_USES = 2
-"""Read and written by the optimizer."""
+"""The optimizer reads and writes its state."""
 ACTIVATION_USES = 2
-"""Written by the forward, read by the backward."""
+"""Activations are written by the forward and read by the backward."""
 NO_ROOFLINE = Unknown("it was not computed. Make the plan again")
 
 
 @dataclass(frozen=True)
-class Figure:
+class PlanFigure:
     """One figure of a plan.
 
     Attributes
     ----------
     name
-        What it is.
+        Name of the figure, such as ``"gradients"``.
     value
-        Its value.
+        Value in `unit`.
     unit
         ``"B"``, ``"s"``, ``"FLOP"``, or empty for a number.
     formula
-        How it was computed, with the numbers.
+        Formula with the numbers from which the value was computed.
+
+    Examples
+    --------
+    >>> print(PlanFigure("gradients", 1.36e9, "B", "340,000,000 × 4 B"))
+    1.36 GB
     """
 
     name: str
@@ -54,26 +59,34 @@ class Figure:
 
 @dataclass(frozen=True)
 class Roofline:
-    """What limits the compute of an iteration: a GPU's operations or its memory.
+    """The limit of the compute of an iteration: a GPU's rate of operations or its memory.
 
-    The attainable rate is the lesser of the GPU's rate of operations and of intensity times memory
-    bandwidth (S. Williams, A. Waterman and D. Patterson, "Roofline", 2009). The bytes are an
-    estimate: each value moves once for each use. What caches keep makes them fewer, and tensors
-    that no backward needs make them more.
+    The attainable rate is the minimum of the GPU's rate of operations and the product of intensity
+    and memory bandwidth (S. Williams, A. Waterman and D. Patterson, "Roofline", 2009). The bytes
+    are an estimate: each value moves once for each use. Caches reduce the bytes. Tensors that no
+    backward needs add to them.
 
     Attributes
     ----------
     operations
         Floating-point operations of an iteration on one rank.
     memory_bytes
-        Bytes that move between the GPU and its memory in an iteration, an estimate.
+        Estimate of the bytes that move between the GPU and its memory in an iteration.
     tflops
         Rate of operations of the rank, in 10^12 per second.
     memory_gb_per_s
         Bandwidth of its memory, in 10^9 bytes per second.
     board
-        The board of which that is the nominal bandwidth; a MIG slice has a part of it. Empty if
-        the bandwidth was given.
+        The board that has `memory_gb_per_s` as its nominal bandwidth; a MIG slice has a part of
+        it. Empty if the bandwidth is an argument of the user.
+
+    Examples
+    --------
+    >>> roofline = Roofline(operations=1e12, memory_bytes=1e10, tflops=100, memory_gb_per_s=2000)
+    >>> roofline.intensity, roofline.ridge, roofline.bound
+    (100.0, 50.0, 'compute')
+    >>> roofline.at(10)
+    20.0
     """
 
     operations: float
@@ -89,12 +102,12 @@ class Roofline:
 
     @property
     def ridge(self) -> float:
-        """The intensity from which on the operations are the limit."""
+        """The lowest intensity at which the rate of operations is the limit."""
         return self.tflops * 1e3 / self.memory_gb_per_s
 
     @property
     def bound(self) -> str:
-        """``"compute"`` or ``"memory"``."""
+        """The limit: ``"compute"`` or ``"memory"``."""
         return "memory" if self.intensity < self.ridge else "compute"
 
     @property
@@ -111,29 +124,32 @@ class Roofline:
         """Return the attainable rate at another intensity, in 10^12 operations per second."""
         return min(self.tflops, intensity * self.memory_gb_per_s / 1e3)
 
-    def figures(self) -> tuple[Figure, ...]:
-        """Return its figures, each with its formula."""
-        moved, tflops = format_quantity(self.memory_bytes, "B"), f"{self.tflops:g} TFLOP/s"
-        whole = f" (of the whole board {self.board})" if self.board else ""
-        rate = f"{self.memory_gb_per_s:g} GB/s{whole}"
-        least = "operations / attainable rate, without communication"
+    def figures(self) -> tuple[PlanFigure, ...]:
+        """Return the roofline's figures, each with its formula."""
+        moved = format_quantity(self.memory_bytes, "B")
+        tflops = f"{self.tflops:g} TFLOP/s"
+        board = f" (of the whole board {self.board})" if self.board else ""
+        rate = f"{self.memory_gb_per_s:g} GB/s{board}"
+        least_formula = "operations / attainable rate, without communication"
         return (
-            Figure(
+            PlanFigure(
                 "memory traffic per iteration",
                 self.memory_bytes,
                 "B",
                 f"estimate: {PARAMETER_USES} × parameters + {GRADIENT_USES} × gradients + "
                 f"{STATE_USES} × optimizer + {ACTIVATION_USES} × activations",
             ),
-            Figure("operations per byte of memory", self.intensity, "", f"operations / {moved}"),
-            Figure(
+            PlanFigure(
+                "operations per byte of memory", self.intensity, "", f"operations / {moved}"
+            ),
+            PlanFigure(
                 "attainable operations per second",
                 self.attainable_tflops * 1e12,
                 "FLOP",
                 f"the lesser of {tflops} and {self.intensity:.3g} × {rate}: {self.bound} is the "
                 f"limit, as the ridge is at {self.ridge:.3g} operations per byte",
             ),
-            Figure("least compute per iteration", self.least_s, "s", least),
+            PlanFigure("least compute per iteration", self.least_s, "s", least_formula),
         )
 
 
@@ -141,25 +157,26 @@ class Roofline:
 class ScalingRow:
     """The prediction for one number of VMs.
 
-    Times without overlap assume that all communication follows the backward; those with full
-    overlap that it starts as soon as the backward does. An iteration takes between the two.
-    A value that cannot be computed is None.
+    Times without overlap assume that all communication follows the backward. Times with full
+    overlap assume that communication starts together with the backward. The duration of an
+    iteration lies between the two. A value that cannot be computed is None.
 
     Attributes
     ----------
     vms, ranks
-        Number of VMs and of all ranks.
+        Number of VMs, and of ranks on all VMs.
     iterations
         Iterations per epoch.
     communication_s
-        Allreduce of all gradients at the nominal rate, in seconds.
+        Time of an allreduce of all gradients at the nominal rate, in seconds.
     calibrated_s
-        The same on the calibrated fabric.
+        Time of the same allreduce on the calibrated fabric, in seconds.
     overlapped_s, sequential_s
-        Time of an iteration with full overlap and without any, in seconds, on the calibrated
-        fabric if there is one, else at the nominal rate.
+        Time of an iteration with full overlap and without overlap, in seconds: on the calibrated
+        fabric if there is one, otherwise at the nominal rate.
     efficiency
-        Throughput divided by that of as many ranks without communication, without overlap.
+        Throughput without overlap, divided by the throughput of the same number of ranks without
+        communication.
     epoch_s
         Time of an epoch without overlap, in seconds.
     """
@@ -177,7 +194,7 @@ class ScalingRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training is expected to need.
+    """The expected bytes, times and memory of a training.
 
     Attributes
     ----------
@@ -186,29 +203,35 @@ class Plan:
     scaling
         One row for each number of VMs.
     shares
-        The smallest shares of the GPU that hold the training; empty if none does, None
-        without a GPU.
+        The smallest shares of the GPU that can hold the training; empty if every share is too
+        small, None if no GPU was named.
     request
-        What to ask for on vSphere, so that the GPUs of a VM exchange data fast; may be empty.
+        The GPUs to request on vSphere for each VM, so that they exchange data fast; may be empty.
     caveat
-        Why the calibration may be wrong; empty without one.
+        The reason why the calibration may be wrong; empty without one.
     roofline
-        What limits the compute of an iteration; or what is missing for that.
+        The limit of the compute of an iteration, or the arguments that are missing for it.
     """
 
-    figures: tuple[Figure, ...]
+    figures: tuple[PlanFigure, ...]
     scaling: tuple[ScalingRow, ...]
     shares: tuple[GpuShare, ...] | None
     request: str = ""
     caveat: str = ""
     roofline: Roofline | Unknown = NO_ROOFLINE
 
-    def __getitem__(self, name: str) -> Figure:
-        """Return the figure of a name."""
+    def __getitem__(self, name: str) -> PlanFigure:
+        """Return the figure with this name.
+
+        Raises
+        ------
+        KeyError
+            There is no such figure; the message lists the names.
+        """
         for figure in self.figures:
             if figure.name == name:
                 return figure
-        raise KeyError(f"{name!r}: there are {', '.join(one.name for one in self.figures)}")
+        raise KeyError(f"{name!r}: there are {', '.join(figure.name for figure in self.figures)}")
 
     def to_frame(self) -> pd.DataFrame:
         """Return the scaling, one row for each number of VMs; columns as in `ScalingRow`."""
@@ -217,14 +240,14 @@ class Plan:
         return pd.DataFrame(self.scaling)
 
     def __repr__(self) -> str:
-        table = [(one.name, str(one), one.formula) for one in self.figures]
+        table = [(figure.name, str(figure), figure.formula) for figure in self.figures]
         columns = self._columns()
-        scaling = zip(*([head, *cells] for head, cells in columns.items()), strict=True)
+        scaling = zip(*([header, *cells] for header, cells in columns.items()), strict=True)
         lines = [*_aligned(table, "<><"), *self._notes()]
         return "\n".join([*lines, "", *_aligned(list(scaling), ">" * len(columns))])
 
     def _repr_html_(self) -> str:
-        rows = ((one.name, str(one), one.formula) for one in self.figures)
+        rows = ((figure.name, str(figure), figure.formula) for figure in self.figures)
         figures = _table(("figure", "value", "formula"), rows, "left")
         columns = self._columns()
         scaling = _table(columns, zip(*columns.values(), strict=True))
@@ -232,16 +255,16 @@ class Plan:
         return f"{figures}{notes}{scaling}"
 
     def _columns(self) -> dict[str, list[str]]:
-        """Return the columns of the scaling in which something is known, by their heads."""
-        found = {}
-        for head, (field, unit) in _COLUMNS.items():
+        """Return the columns of the scaling that have values, by their headers."""
+        columns = {}
+        for header, (field, unit) in _COLUMNS.items():
             values = [getattr(row, field) for row in self.scaling]
             if values[-1] is not None:
-                found[head] = [_shown(value, unit) for value in values]
-        return found
+                columns[header] = [_format_cell(value, unit) for value in values]
+        return columns
 
     def _notes(self) -> list[str]:
-        """Return what to ask for, and which arguments would tell more."""
+        """Return sentences about the GPUs to request, and about arguments that add columns."""
         notes = (
             [] if self.shares is None else [f"smallest share of the GPU: {_shares(self.shares)}"]
         )
@@ -250,8 +273,8 @@ class Plan:
         if isinstance(self.roofline, Unknown):
             notes.append(f"roofline unknown: {self.roofline.reason}.")
         return notes + [
-            f"not known: {what}. Give {argument}."
-            for field, (what, argument) in _MISSING.items()
+            f"not known: {meaning}. Give {argument}."
+            for field, (meaning, argument) in _MISSING.items()
             if getattr(self.scaling[-1], field) is None
         ]
 
@@ -280,10 +303,10 @@ _MISSING = {
 def _shares(shares: Sequence[GpuShare] | None) -> str:
     if not shares:
         return "none is large enough; use a larger GPU or a smaller batch"
-    return f"{' or '.join(one.name for one in shares)}, with {SPARE:.0%} of it to spare"
+    return f"{' or '.join(share.name for share in shares)}, with {SPARE:.0%} of it to spare"
 
 
-def _shown(value: float | None, unit: str) -> str:
+def _format_cell(value: float | None, unit: str) -> str:
     if value is None:
         return "unknown"
     return f"{value:.0%}" if unit == "%" else format_quantity(value, unit)
@@ -299,9 +322,9 @@ def _aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     ]
 
 
-def _table(head: Iterable[str], rows: Iterable[Sequence[str]], align: str = "right") -> str:
+def _table(header: Iterable[str], rows: Iterable[Sequence[str]], align: str = "right") -> str:
     cell = f'td style="text-align: {align}"'
-    cells = "".join(f"<{cell.replace('td', 'th')}>{html.escape(text)}</th>" for text in head)
+    cells = "".join(f"<{cell.replace('td', 'th')}>{html.escape(text)}</th>" for text in header)
     body = "".join(
         "<tr>" + "".join(f"<{cell}>{html.escape(text)}</td>" for text in row) + "</tr>"
         for row in rows

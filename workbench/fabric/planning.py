@@ -1,4 +1,4 @@
-"""What a training will cost before it runs: bytes, time, memory; each figure with its formula."""
+"""Prediction of the bytes, the time and the memory of a training before it runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from workbench.fabric.fit import FittedFabric
 from workbench.fabric.model_size import ModelSize, measure_model
 from workbench.fabric.nominal import board_memory_gb_per_s
 from workbench.fabric.plan_figures import PlanInputs
-from workbench.fabric.plan_record import SPARE, Plan, Roofline
+from workbench.fabric.plan_record import SPARE, Plan, PlanFigure, Roofline, ScalingRow
 from workbench.fabric.quantities import check_positive, parse_count
 from workbench.ranks import checked_int
 from workbench.resources import Unknown
 from workbench.resources.gpus.profiles import GpuShare, smallest_shares
 from workbench.resources.vsphere import gpu_request
 
-# Bytes per parameter of its value, its gradient, one value of the optimizer's state, and
-# the copy in full precision that "mixed" keeps (S. Rajbhandari et al., "ZeRO", 2020, 3.1).
-_BYTES = {"float32": (4, 4, 4, 0), "bfloat16": (2, 2, 2, 0), "mixed": (2, 2, 4, 4)}
+# Bytes per parameter: of its value, its gradient, one value of the optimizer's state, and the copy
+# in full precision that "mixed" keeps (S. Rajbhandari et al., "ZeRO", 2020, section 3.1).
+_VALUE_BYTES = {"float32": (4, 4, 4, 0), "bfloat16": (2, 2, 2, 0), "mixed": (2, 2, 4, 4)}
 _STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
-"""Values that an optimizer keeps per parameter."""
+"""Number of values that an optimizer keeps per parameter."""
 
 
 def plan(
@@ -45,7 +45,7 @@ def plan(
     optimizer: str = "adam",
     gpu: str | None = None,
 ) -> Plan:
-    """Return what a data-parallel training will need, before it runs.
+    """Predict the bytes, the time and the memory of a data-parallel training before it runs.
 
     Parameters
     ----------
@@ -54,12 +54,12 @@ def plan(
     batch
         Samples per rank and iteration.
     example
-        Input of one batch of any size, to measure the model's activations and operations
-        (see `measure_model`).
+        Input of one batch of any size. With it, the model's activations and operations are
+        measured (see `measure_model`).
     samples
         Number of samples in the data set, such as ``"1.28M"``.
     iterations
-        Iterations per epoch, instead of `samples`; then the same for every number of ranks.
+        Iterations per epoch for any number of ranks, instead of `samples`.
     epochs
         Number of epochs.
     gbps
@@ -67,80 +67,103 @@ def plan(
     latency_us
         Time of an empty message, in microseconds.
     fabric
-        Result of `Cluster.calibrate`, used next to the nominal rate.
+        Result of `Cluster.calibrate`, for predictions in addition to those at the nominal rate.
     vms
         Largest number of VMs.
     ranks_per_vm
-        Ranks of each VM.
+        Number of ranks on each VM.
     local_gbps
-        Rate between ranks of one VM in one direction. The slowest hop of a ring limits it.
+        Rate between ranks of one VM in one direction. The slowest hop limits the ring.
     compute_ms
         Time of an iteration on one rank without communication, with this batch.
     tflops
-        Rate of one rank in 10^12 operations per second, to compute that time from the
-        model's operations instead; with it, the roofline is in the plan.
+        Rate of one rank in 10^12 operations per second, instead of `compute_ms`. The time is
+        then computed from the model's operations, and the plan has a roofline.
     memory_gb_per_s
-        Bandwidth of a rank's GPU memory for the roofline; by default the nominal one of the
-        whole board `gpu`. A MIG slice has a part of it, such as an eighth.
+        Bandwidth of a rank's GPU memory for the roofline; by default the nominal bandwidth of
+        the whole board `gpu`. A MIG slice has a part of it, such as an eighth.
     precision
         ``"float32"``, ``"bfloat16"``, or ``"mixed"`` (half precision, with a copy of the
         parameters in full precision).
     optimizer
         ``"sgd"``, ``"momentum"``, ``"adam"`` or ``"adamw"``.
     gpu
-        Board, named as in vGPU profiles (``"A100"``, ``"H100XM"``), to choose the smallest
-        share of it, and what to ask for on vSphere if a VM has several.
+        Board, named as in vGPU profiles (``"A100"``, ``"H100XM"``). The plan then has its
+        smallest sufficient share and, for several ranks per VM, the GPUs to request on vSphere.
 
     Raises
     ------
     UsageError
-        An argument is not possible: not positive, unknown, or two that exclude each other.
+        An argument is not positive or unknown, or two arguments exclude each other.
+
+    Examples
+    --------
+    >>> training = plan("340M", gbps=25, vms=2, compute_ms=300)
+    >>> print(training["gradients"], "=", training["gradients"].formula)
+    1.36 GB = 340,000,000 × 4 B
+    >>> [round(row.efficiency, 2) for row in training.scaling]
+    [1.0, 0.41]
     """
     _check(locals())
-    size, each = _size(model, example), checked_int(ranks_per_vm, "ranks_per_vm", 1)
+    size = _size(model, example)
+    ranks_per_vm = checked_int(ranks_per_vm, "ranks_per_vm", 1)
     job = PlanInputs(
         size=size,
         batch=checked_int(batch, "batch", 1),
         epochs=checked_int(epochs, "epochs", 1),
         samples=None if samples is None else parse_count(samples, "samples"),
-        fixed=None if iterations is None else parse_count(iterations, "iterations"),
+        fixed_iterations=None if iterations is None else parse_count(iterations, "iterations"),
         gbps=gbps,
         latency_us=latency_us,
         fabric=fabric,
-        ranks_per_vm=each,
+        ranks_per_vm=ranks_per_vm,
         local_gbps=local_gbps,
         compute_s=_compute_s(compute_ms, tflops, size, batch),
-        bytes_each=_BYTES[precision],
+        value_bytes=_VALUE_BYTES[precision],
         states=_STATES[optimizer],
     )
     rows = tuple(map(job.row, range(1, checked_int(vms, "vms", 1) + 1)))
     memory = tuple(plan_figures.memory(job, precision, optimizer))
-    roof = _roofline(job, tflops, memory_gb_per_s, gpu)
+    roofline = _roofline(job, tflops, memory_gb_per_s, gpu)
+    return _assemble(job, rows, memory, roofline, tflops, gpu)
+
+
+def _assemble(
+    job: PlanInputs,
+    rows: tuple[ScalingRow, ...],
+    memory: tuple[PlanFigure, ...],
+    roofline: Roofline | Unknown,
+    tflops: float | None,
+    gpu: str | None,
+) -> Plan:
+    """Return the plan with all figures in their order, the shares and the request of the GPU."""
     figures = (
         *plan_figures.gradients(job, rows[-1]),
         *plan_figures.compute(job, tflops),
-        *(() if isinstance(roof, Unknown) else roof.figures()),
+        *(() if isinstance(roofline, Unknown) else roofline.figures()),
         *plan_figures.duration(job, rows[-1]),
         *memory,
     )
     shares = _shares(gpu, memory[-1].value)
-    request = gpu_request(gpu, each) if gpu and each > 1 else ""
-    return Plan(figures, rows, shares, request, fabric.caveat if fabric else "", roof)
+    request = gpu_request(gpu, job.ranks_per_vm) if gpu and job.ranks_per_vm > 1 else ""
+    caveat = job.fabric.caveat if job.fabric else ""
+    return Plan(figures, rows, shares, request, caveat, roofline)
 
 
-def _check(given: dict[str, Any]) -> None:
-    """Raise an error for an argument that is not possible."""
+def _check(arguments: dict[str, Any]) -> None:
+    """Raise `UsageError` for an argument of `plan` that is not possible."""
     for name in ("gbps", "local_gbps", "compute_ms", "tflops", "memory_gb_per_s"):
-        if given[name] is not None:
-            check_positive(given[name], name)
-    if given["latency_us"] != 0:
-        check_positive(given["latency_us"], "latency_us")
+        if arguments[name] is not None:
+            check_positive(arguments[name], name)
+    if arguments["latency_us"] != 0:
+        check_positive(arguments["latency_us"], "latency_us")
     for first, second in (("samples", "iterations"), ("compute_ms", "tflops")):
-        if given[first] is not None and given[second] is not None:
+        if arguments[first] is not None and arguments[second] is not None:
             raise UsageError(f"{first} and {second}: one follows from the other. Give one of them.")
-    for name, known in (("precision", _BYTES), ("optimizer", _STATES)):
-        if given[name] not in known:
-            raise UsageError(f"{name}={given[name]!r}: not known. Choose from {', '.join(known)}.")
+    for name, choices in (("precision", _VALUE_BYTES), ("optimizer", _STATES)):
+        value = arguments[name]
+        if value not in choices:
+            raise UsageError(f"{name}={value!r}: not known. Choose from {', '.join(choices)}.")
 
 
 def _size(model: Any, example: Any) -> ModelSize:
@@ -158,18 +181,18 @@ def _size(model: Any, example: Any) -> ModelSize:
 
 
 def _roofline(
-    job: PlanInputs, tflops: float | None, given: float | None, gpu: str | None
+    job: PlanInputs, tflops: float | None, memory_gb_per_s: float | None, gpu: str | None
 ) -> Roofline | Unknown:
-    """Return the roofline with the `given` memory bandwidth, or that of the whole board."""
-    if given is not None:
-        return plan_figures.roofline(job, tflops, given)
+    """Return the roofline with this memory bandwidth; if it is None, that of the whole board."""
+    if memory_gb_per_s is not None:
+        return plan_figures.roofline(job, tflops, memory_gb_per_s)
     if gpu is None:
         return plan_figures.roofline(job, tflops, Unknown("no GPU was given"))
     return plan_figures.roofline(job, tflops, board_memory_gb_per_s(gpu), gpu)
 
 
 def _shares(gpu: str | None, needed_bytes: float) -> tuple[GpuShare, ...] | None:
-    """Return the smallest shares of a GPU with room to spare; None if none was given."""
+    """Return the smallest shares of a GPU with enough memory to spare; None without a GPU."""
     return None if gpu is None else tuple(smallest_shares(gpu, needed_bytes / 1e9 / (1 - SPARE)))
 
 

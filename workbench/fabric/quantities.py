@@ -1,4 +1,4 @@
-"""Quantities as users write and read them: ``340M``, ``1.36 GB``, ``870 ms``."""
+"""Parsing and formatting of quantities such as ``340M``, ``1.36 GB`` and ``870 ms``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POWERS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _COUNT = re.compile(
     r"((?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)", re.IGNORECASE
 )
-_LARGEST = 1e18
+_MAXIMUM = 1e18
 
 
 def parse_count(value: object, name: str) -> int:
@@ -21,25 +21,30 @@ def parse_count(value: object, name: str) -> int:
     Raises
     ------
     UsageError
-        It is no positive number.
+        The value is not a number from 1 to 1e18.
+
+    Examples
+    --------
+    >>> parse_count("340M", "parameters")
+    340000000
     """
     if isinstance(value, str):
-        found = _COUNT.fullmatch(value.strip())
+        match = _COUNT.fullmatch(value.strip())
         number = math.nan
-        if found is not None:
-            number = float(re.sub(r"[,_]", "", found[1])) * _POWERS[found[2].upper()]
+        if match is not None:
+            number = float(re.sub(r"[,_]", "", match[1])) * _POWERS[match[2].upper()]
     else:
         number = _as_float(value)
-    if not 1 <= number <= _LARGEST:
+    if not 1 <= number <= _MAXIMUM:
         raise UsageError(
-            f"{name}={shortened(repr(value), 80)}: must be a number from 1 to {_LARGEST:g}. Write "
+            f"{name}={shortened(repr(value), 80)}: must be a number from 1 to {_MAXIMUM:g}. Write "
             "one such as 340_000_000 or '340M'."
         )
     return round(number)
 
 
 def check_positive(value: object, name: str) -> None:
-    """Raise an error for a value that is not a positive, finite number."""
+    """Raise `UsageError` for a value that is not a positive, finite number."""
     number = _as_float(value)
     if not (math.isfinite(number) and number > 0):
         raise UsageError(
@@ -48,7 +53,7 @@ def check_positive(value: object, name: str) -> None:
 
 
 def _as_float(value: object) -> float:
-    """Return a number as a float; NaN for anything else, infinity if it is too large."""
+    """Return a number as a float: NaN for any other object, infinity for a number too large."""
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         return math.nan
     try:
@@ -63,10 +68,15 @@ def format_quantity(value: float, unit: str) -> str:
     Parameters
     ----------
     value
-        A number that is not negative.
+        A number of 0 or more.
     unit
-        ``"B"`` or ``"FLOP"`` for prefixes of the unit, ``"s"`` for a time, from microseconds
-        to days, or empty for a number.
+        ``"B"`` or ``"FLOP"`` for a unit with decimal prefixes, ``"s"`` for a time from
+        microseconds to days, or empty for a plain number.
+
+    Examples
+    --------
+    >>> format_quantity(1.36e9, "B"), format_quantity(0.87, "s"), format_quantity(1234, "")
+    ('1.36 GB', '870 ms', '1,234')
     """
     if unit == "s":
         return _format_seconds(value)

@@ -1,9 +1,10 @@
-"""Calibrations on disk, one file for each cluster on which they were measured."""
+"""Storage of calibrations on disk, with one file for each measured cluster."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import pairwise
@@ -15,21 +16,24 @@ from workbench.fabric.fit import FittedFabric
 from workbench.resources.codec import decode
 from workbench.safefiles import load_json, make_private_folder, read_file, write_private
 
+_log = logging.getLogger(__name__)
+
 _MAX_BYTES = 1 << 20
 _MAX_SECONDS = 1e11
-"""More since the epoch is no date."""
+"""Maximum number of seconds since the epoch that is accepted as a date."""
 
 
 def save(folder: Path, fabric: FittedFabric) -> Path:
-    """Write a calibration, in place of an earlier one of the same cluster; return its file."""
+    """Write a calibration and return its file; an earlier one of the same cluster is replaced."""
     path = _path(folder, fabric.context)
     make_private_folder(path.parent)
     write_private(path, json.dumps(asdict(fabric)))
+    _log.info("calibration of %d ranks saved as %s", fabric.n, path.name)
     return path
 
 
 def find(folder: Path, context: Mapping[str, str]) -> FittedFabric | None:
-    """Return the calibration of a cluster; None if none is stored.
+    """Return the stored calibration of a cluster, or None.
 
     Raises
     ------
@@ -48,18 +52,19 @@ def find(folder: Path, context: Mapping[str, str]) -> FittedFabric | None:
 
 
 def check(fabric: FittedFabric, context: Mapping[str, str]) -> None:
-    """Raise `UsageError` if a calibration was not measured on such a cluster."""
-    own, measure = fabric.context, "Measure this one: cluster.calibrate() or %fabric calibrate."
-    if not own:
-        raise UsageError(f"This calibration does not say of which cluster it is. {measure}")
-    different = [
-        f"{what}: {own.get(what, 'unknown')} there, {context.get(what, 'unknown')} here"
-        for what in {**own, **context}
-        if own.get(what) != context.get(what)
+    """Raise `UsageError` if a calibration was not measured on a cluster with this context."""
+    measured = fabric.context
+    advice = "Measure this one: cluster.calibrate() or %fabric calibrate."
+    if not measured:
+        raise UsageError(f"This calibration does not say of which cluster it is. {advice}")
+    differences = [
+        f"{name}: {measured.get(name, 'unknown')} there, {context.get(name, 'unknown')} here"
+        for name in {**measured, **context}
+        if measured.get(name) != context.get(name)
     ]
-    if different:
+    if differences:
         raise UsageError(
-            f"This calibration is of another cluster ({'; '.join(different)}). {measure}"
+            f"This calibration is of another cluster ({'; '.join(differences)}). {advice}"
         )
 
 
@@ -70,12 +75,12 @@ def _path(folder: Path, context: Mapping[str, str]) -> Path:
 
 
 def from_plain(plain: Any) -> FittedFabric:
-    """Return the calibration that `asdict` has made plain.
+    """Return a calibration from the dictionary that `dataclasses.asdict` has created.
 
     Raises
     ------
     ValueError, SnapshotError
-        It is no calibration.
+        The values are not those of a calibration.
     """
     fabric = decode(FittedFabric, plain, "")
     rows = [*zip(fabric.sizes_bytes, fabric.measured_us, strict=True)]
@@ -84,13 +89,15 @@ def from_plain(plain: Any) -> FittedFabric:
         fabric.n >= 1
         and (len(fabric.sizes_bytes) > 0) == (fabric.n > 1)
         and all(size > 0 and us > 0 for size, us in rows)
-        and min(fabric.error, fabric.disagreement, *(one for _, _, one in fabric.held_out)) >= 0
-        and all(one >= 0 for one in fabric.held_out_noise)
+        and min(fabric.error, fabric.disagreement, *(error for _, _, error in fabric.held_out)) >= 0
+        and all(noise >= 0 for noise in fabric.held_out_noise)
         and len(fabric.knots_bytes) == len(fabric.knots_us) > 1
         and all(a < b for a, b in pairwise(fabric.knots_bytes))
         and all(a <= b for a, b in pairwise((0, *fabric.knots_us, _MAX_SECONDS * 1e6)))
         and all(rate > 0 for copies in fabric.devices.values() for rate in copies.values())
-        and all(rate >= 0 for each in fabric.device_spreads.values() for rate in each.values())
+        and all(
+            spread >= 0 for kinds in fabric.device_spreads.values() for spread in kinds.values()
+        )
         and 0 <= fabric.measured_at < _MAX_SECONDS
     )
     if not (usable and all(fabric.predict_us(size) > 0 for size in fabric.sizes_bytes[-1:])):

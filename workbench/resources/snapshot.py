@@ -54,7 +54,7 @@ class Snapshot(SnapshotRecord):
                 "`workbench resources --json` writes."
             )
         try:
-            data = load_json(text, most_brackets=_MAX_BRACKETS)
+            data = load_json(text, max_brackets=_MAX_BRACKETS)
         except ValueError as error:
             raise SnapshotError(
                 f"{source} is not complete JSON ({error}): it was truncated or is another kind of "

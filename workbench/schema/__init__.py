@@ -1,4 +1,4 @@
-"""What is declared once and used everywhere.
+"""Declarations that several packages share.
 
-`figures` has the figures that are shown, with their labels, meanings, colours and metrics.
+`figures` declares the figures that are shown, with their labels, meanings, colours and metrics.
 """

@@ -1,4 +1,4 @@
-"""The figures that tables, views, exports and the documentation show, one declaration each.
+"""Declarations of the figures that tables, views, exports and the documentation show.
 
 `workbench.timings.figures` computes their means.
 """
@@ -18,25 +18,35 @@ class Figure:
         Its name, which ends in the unit: ``_us`` for microseconds, ``_gbps`` for 10^9 bits per
         second, ``_share`` for a ratio from 0 to 1. Most figures are columns of ``to_frame()``.
     label
-        What a table, a legend or an axis calls it.
+        Its name in tables, legends and axes.
     meaning
-        What it is, for the documentation.
+        Its definition, for the documentation.
     certainty
         How it is measured and how certain it is, for the documentation.
     color
-        Of its bars and lines: Okabe and Ito's palette, legible on light and dark.
+        Colour of its bars and lines, from the palette of Okabe and Ito, which is legible on light
+        and dark backgrounds.
     weight
         The column that weights the mean. Bandwidths are weighted by the duration of the
-        communication, so that their mean is all bytes over all time. Without a weight, all
-        iterations of all ranks count the same.
+        communication, so that their mean is the sum of all bytes divided by the sum of all
+        durations. Without a weight, all iterations of all ranks have the same weight.
     part, whole
-        The columns whose sums a share divides; empty for other figures.
+        The columns of a share. The share is the sum of `part` divided by the sum of `whole`.
+        Both are empty for other figures.
     metric, metric_meaning
-        Name and help text of the Prometheus metric, without prefix; empty if there is none.
+        Name and help text of the Prometheus metric, without prefix; empty if the figure has no
+        metric.
     metric_scale
-        Multiplies the published figure to give the metric's base unit.
+        Factor from the published figure to the metric's base unit.
     published
         Its key in the entries that kernels publish for the server; by default its name.
+
+    Examples
+    --------
+    >>> FIGURES["exposed_us"].label
+    'exposed'
+    >>> FIGURES["exposed_share"].part
+    'exposed_us'
     """
 
     name: str
@@ -106,7 +116,7 @@ PHASE_FIGURES = (
     ),
     Figure("other_us", "other", "what is left", "the difference", "#999999"),
 )
-"""The phases in the order of an iteration; their sum is its duration."""
+"""The phases in their order within an iteration. Their sum is the iteration's duration."""
 
 COMMUNICATION_FIGURES = (
     Figure(

@@ -1,5 +1,5 @@
-"""Timings for other tools: Perfetto, HolisticTraceAnalysis, TensorBoard, MLflow, Prometheus.
+"""Export of timings: Perfetto, HolisticTraceAnalysis, TensorBoard, MLflow and Prometheus.
 
-`TimingsQueries` has a method for each. The modules read any `TimingsSource`;
-`iterations` reads it one iteration at a time.
+`TimingsQueries` has a method for each tool that writes files or sends metrics. The modules read
+any `TimingsSource`; `iterations` reads it one iteration at a time.
 """

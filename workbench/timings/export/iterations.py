@@ -1,4 +1,4 @@
-"""Reads a run one iteration at a time, with little memory."""
+"""Reading of a run one iteration at a time, with little memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,39 @@ from workbench.timings.source import TimingsSource
 from workbench.timings.store import CollectiveRecord, Rows
 from workbench.wire.record import TICK_NS, TIMES
 
-_AT_ONCE = 64
-"""Number of iterations whose collectives are read at once."""
+_BATCH_ITERATIONS = 64
+"""Number of iterations for which collectives are read in one call."""
 
 
 class Collective(NamedTuple):
-    """One collective of one rank; times in nanoseconds after its iteration's start.
+    """One collective of one rank, with times in nanoseconds since its iteration's start.
 
-    `ranks` is how many ranks ran it. `responded_ns`, `began_ns` and `ended_ns` are its response
-    and its transfer; None if they are unknown, as `library` then is.
+    Attributes
+    ----------
+    name
+        Name of the collective.
+    kind
+        Such as ``"allreduce"``.
+    ranks
+        Number of ranks that ran the collective.
+    size_bytes
+        Size of its buffer.
+    tensors
+        Number of its tensors.
+    library
+        Name of the library that transferred it; empty if unknown.
+    submitted_ns, finished_ns
+        Submission, and the end after all copies.
+    responded_ns
+        Horovod's response; None if unknown.
+    began_ns, ended_ns
+        Start and end of the transfer; None if unknown.
+
+    Examples
+    --------
+    >>> grads = Collective("g", "allreduce", 4, 1000, 1, "", 0, None, None, None, 2000)
+    >>> grads.label, grads.algbw_gbps, grads.busbw_gbps
+    ('allreduce g', 4.0, 6.0)
     """
 
     name: str
@@ -40,11 +64,11 @@ class Collective(NamedTuple):
     finished_ns: int
 
     def untimed(self) -> Collective:
-        """Return it without the times that are not known."""
+        """Return the collective without the times of the response and of the transfer."""
         return self._replace(responded_ns=None, began_ns=None, ended_ns=None)
 
     def parts_us(self) -> dict[str, float]:
-        """Return how long it queued, was copied and transferred; nothing if that is unknown."""
+        """Return the durations of queueing, copies and transfer; empty if they are unknown."""
         if self.responded_ns is None or self.began_ns is None or self.ended_ns is None:
             return {}
         times = (
@@ -63,25 +87,32 @@ class Collective(NamedTuple):
 
     @property
     def algbw_gbps(self) -> float | None:
-        """Bytes over the time from submitted to finished, with queueing."""
-        took = self.finished_ns - self.submitted_ns
-        return self.size_bytes * 8 / took if took > 0 else None
+        """Algorithm bandwidth over the time from submitted to finished, with queueing."""
+        duration_ns = self.finished_ns - self.submitted_ns
+        return self.size_bytes * 8 / duration_ns if duration_ns > 0 else None
 
     @property
     def busbw_gbps(self) -> float | None:
-        """`algbw_gbps` times `derive.bus_factor`."""
+        """Bus bandwidth: `algbw_gbps` times `derive.bus_factor`."""
         if self.algbw_gbps is None:
             return None
         return self.algbw_gbps * bus_factor(self.kind, self.ranks)
 
 
 class Iteration(NamedTuple):
-    """One iteration: its rows by rank, and each rank's collectives in order of submission.
+    """One iteration.
 
-    `place` are the positions of its rows in the rows given to `iter_iterations`.
+    Attributes
+    ----------
+    row_range
+        Positions of its rows among the rows that were passed to `iter_iterations`.
+    rows
+        Its rows in order of ranks.
+    collectives
+        Each rank's collectives in order of submission, by rank.
     """
 
-    place: slice
+    row_range: slice
     rows: Rows
     collectives: dict[int, list[Collective]]
 
@@ -92,12 +123,13 @@ def select_rows(run: TimingsSource, iterations: tuple[int, int] | None) -> Rows:
     Raises
     ------
     UsageError
-        There is no such iteration, or `iterations` is no pair of numbers.
+        There is no such iteration, or `iterations` is not a pair of integers.
     """
     rows = run.rows()
     if not len(rows):
         raise UsageError("No iteration was recorded yet. Train in a %%distributed cell first.")
-    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
+    first = int(rows["iteration"].min())
+    last = int(rows["iteration"].max())
     if iterations is not None:
         start, stop = _pair(iterations)
         rows = rows[(rows["iteration"] >= start) & (rows["iteration"] <= stop)]
@@ -124,13 +156,13 @@ def iter_iterations(run: TimingsSource, rows: Rows) -> Iterator[Iteration]:
     """Yield the iterations of `rows`, which `select_rows` returned."""
     numbers, first = np.unique(rows["iteration"], return_index=True)
     ends = np.append(first[1:], len(rows))
-    for at in range(0, len(numbers), _AT_ONCE):
-        batch = slice(at, at + _AT_ONCE)
-        found: dict[int, dict[int, list[Collective]]] = {}
+    for start in range(0, len(numbers), _BATCH_ITERATIONS):
+        batch = slice(start, start + _BATCH_ITERATIONS)
+        by_iteration: dict[int, dict[int, list[Collective]]] = {}
         for record in run.records(int(numbers[batch][0]), int(numbers[batch][-1])):
-            found.setdefault(record.iteration, {})[record.rank] = collectives(record)
+            by_iteration.setdefault(record.iteration, {})[record.rank] = collectives(record)
         for number, begin, end in zip(numbers[batch], first[batch], ends[batch], strict=True):
-            yield Iteration(slice(begin, end), rows[begin:end], found.get(int(number), {}))
+            yield Iteration(slice(begin, end), rows[begin:end], by_iteration.get(int(number), {}))
 
 
 def collectives(record: CollectiveRecord) -> list[Collective]:
@@ -141,12 +173,13 @@ def collectives(record: CollectiveRecord) -> list[Collective]:
         layout.libraries, *(_ns(getattr(record.record, name)) for name in TIMES),
         strict=True,
     )  # fmt: skip
-    every = (Collective(*values) for values in columns)
+    unordered = (Collective(*values) for values in columns)
     return sorted(
-        (one if one.library else one.untimed() for one in every), key=lambda one: one.submitted_ns
+        (each if each.library else each.untimed() for each in unordered),
+        key=lambda collective: collective.submitted_ns,
     )
 
 
 def _ns(ticks: npt.ArrayLike) -> list[int]:
-    plain: list[int] = (np.asarray(ticks, dtype=np.int64) * TICK_NS).tolist()
-    return plain
+    nanoseconds: list[int] = (np.asarray(ticks, dtype=np.int64) * TICK_NS).tolist()
+    return nanoseconds

@@ -1,7 +1,7 @@
-"""Reads a trace of PyTorch's profiler event by event.
+"""Reading of a trace of PyTorch's profiler event by event.
 
-The thread that reads it shares Python's lock with the notebook's cells: parsing all events in one
-call would stop the kernel for seconds.
+The reading thread shares the global interpreter lock with the notebook's cells. Parsing of all
+events in one call would stop the kernel for seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from workbench.errors import UsageError
 from workbench.wire.profile_messages import MARK
 
 _CHUNK = 1 << 18
-_LONGEST = 1 << 24
-"""Most characters of one value."""
-_HIDDEN = {"Record function id", "Ev Idx", "finished"}
+_MAX_VALUE_CHARACTERS = 1 << 24
+"""Maximum number of characters of one value."""
+_HIDDEN_ARGS = {"Record function id", "Ev Idx", "finished"}
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -33,13 +33,20 @@ class ProfilerEvent(NamedTuple):
     Attributes
     ----------
     phase
-        ``"X"`` for a slice, ``"s"`` and ``"f"`` for the ends of an arrow.
+        ``"X"`` for a slice, ``"s"`` and ``"f"`` for the start and the end of an arrow.
+    name
+        Name of the event.
+    category
+        Category of the event, such as ``"cpu_op"`` or ``"kernel"``.
+    pid, tid
+        Process and thread, as the profiler numbers them.
     begin_ns, took_ns
-        On the profiler's clock, the begin since the trace's base.
+        Start since the trace's base, and duration, on the profiler's clock.
     number
-        The id of the arrow; None for a slice.
+        Id of the arrow; None for a slice.
     args
-        As JSON: a string is smaller than a dictionary, and the garbage collector skips it.
+        Arguments as JSON, because a string is smaller than a dictionary, and the garbage collector
+        skips it.
     """
 
     phase: str
@@ -54,9 +61,10 @@ class ProfilerEvent(NamedTuple):
 
 
 class ProfilerEvents:
-    """The events of a trace, in columns: the garbage collector need not visit each event.
+    """The events of a trace, stored in columns.
 
-    With an object per event, each of its passes would stop the kernel for tenths of a second.
+    The garbage collector does not visit each event. With an object per event, each of its passes
+    would stop the kernel for tenths of a second.
     """
 
     def __init__(self) -> None:
@@ -65,8 +73,8 @@ class ProfilerEvents:
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    def __getitem__(self, place: int) -> ProfilerEvent:
-        return ProfilerEvent(*(column[place] for column in self._columns))
+    def __getitem__(self, index: int) -> ProfilerEvent:
+        return ProfilerEvent(*(column[index] for column in self._columns))
 
     def __iter__(self) -> Iterator[ProfilerEvent]:
         return itertools.starmap(ProfilerEvent, zip(*self._columns, strict=True))
@@ -77,19 +85,23 @@ class ProfilerEvents:
             column.append(value)
 
     def times_ns(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the begins and the durations, on the profiler's clock."""
+        """Return the starts and the durations, on the profiler's clock."""
         names = ("begin_ns", "took_ns")
-        begins, took = (self._columns[ProfilerEvent._fields.index(name)] for name in names)
-        return np.array(begins, dtype=np.int64), np.array(took, dtype=np.int64)
+        begins, durations = (self._columns[ProfilerEvent._fields.index(name)] for name in names)
+        return np.array(begins, dtype=np.int64), np.array(durations, dtype=np.int64)
 
 
 class ProfilerTrace(NamedTuple):
-    """The events that are shown, and the times of the slices `MARK`, on the profiler's clock.
+    """The content of a trace, with times on the profiler's clock.
 
     Attributes
     ----------
+    events
+        The events that are shown.
     base_ns
-        What must be added to the begins of events; it is added in `marked_ns`.
+        The trace's base. The starts of the events are relative to it.
+    marked_ns
+        Starts of the slices `MARK`, as absolute times: the base is included.
     """
 
     events: ProfilerEvents
@@ -98,7 +110,20 @@ class ProfilerTrace(NamedTuple):
 
 
 def read_trace(data: bytes) -> ProfilerTrace:
-    """Return the content of a trace in gzip-compressed JSON; raise UsageError if it is damaged."""
+    """Return the content of a trace in gzip-compressed JSON.
+
+    Raises
+    ------
+    UsageError
+        The trace is damaged.
+
+    Examples
+    --------
+    >>> event = {"ph": "X", "name": "aten::add", "pid": 1, "tid": 1, "ts": 2.0, "dur": 0.5}
+    >>> data = gzip.compress(json.dumps({"traceEvents": [event]}).encode())
+    >>> read_trace(data).events[0].took_ns
+    500
+    """
     try:
         return _read_trace(data)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, LookupError,
@@ -113,42 +138,44 @@ def _read_trace(data: bytes) -> ProfilerTrace:
     facts: dict[str, Any] = {}
     events = ProfilerEvents()
     marked: list[int] = []
-    for one in _events(_Json(data), facts):
-        if one.get("ph") not in {"X", "s", "f"}:
+    for event in _events(_Json(data), facts):
+        if event.get("ph") not in {"X", "s", "f"}:
             continue
-        if one.get("name") == MARK:
-            marked.append(round(one["ts"] * 1000))
-        elif _is_shown(one):
-            events.append(_event(one))
-    base = int(facts.get("baseTimeNanoseconds", 0))  # may follow the events
-    return ProfilerTrace(events, base, [base + at for at in marked])
+        if event.get("name") == MARK:
+            marked.append(round(event["ts"] * 1000))
+        elif _is_shown(event):
+            events.append(_to_event(event))
+    base = int(facts.get("baseTimeNanoseconds", 0))  # This member may follow the events.
+    return ProfilerTrace(events, base, [base + time_ns for time_ns in marked])
 
 
 def _is_shown(event: dict[str, Any]) -> bool:
     if not isinstance(event.get("pid"), int) or not isinstance(event.get("tid"), int):
-        return False  # the profiler's own marks
-    # one that has not finished has no end: the optimizer's step in which the profile ends
+        return False  # These are marks of the profiler itself.
+    # An unfinished event has no end. It is the optimizer's step during which the profile ends.
     return event.get("args", {}).get("finished") is not False
 
 
-def _event(one: dict[str, Any]) -> ProfilerEvent:
-    is_slice = one["ph"] == "X"
-    args = {name: value for name, value in one.get("args", {}).items() if name not in _HIDDEN}
+def _to_event(event: dict[str, Any]) -> ProfilerEvent:
+    is_slice = event["ph"] == "X"
+    args = {
+        name: value for name, value in event.get("args", {}).items() if name not in _HIDDEN_ARGS
+    }
     return ProfilerEvent(
-        phase=one["ph"],
-        name=one["name"] if is_slice else one.get("name", "flow"),
-        category=one.get("cat", "cpu_op" if is_slice else "flow"),
-        pid=one["pid"],
-        tid=one["tid"],
-        begin_ns=round(one["ts"] * 1000),
-        took_ns=round(one.get("dur", 0) * 1000),
-        number=one.get("id"),
+        phase=event["ph"],
+        name=event["name"] if is_slice else event.get("name", "flow"),
+        category=event.get("cat", "cpu_op" if is_slice else "flow"),
+        pid=event["pid"],
+        tid=event["tid"],
+        begin_ns=round(event["ts"] * 1000),
+        took_ns=round(event.get("dur", 0) * 1000),
+        number=event.get("id"),
         args=json.dumps(args) if args else "{}",
     )
 
 
 def _events(text: _Json, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the events, and add the trace's other members to `facts`."""
+    """Yield the events, and store the trace's other members in `facts`."""
     text.skip("{")
     while text.next_is_not("}"):
         name = text.value()
@@ -162,55 +189,60 @@ def _events(text: _Json, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class _Json:
-    """Reads compressed JSON value by value."""
+    """Reader of compressed JSON, value by value."""
 
     def __init__(self, data: bytes) -> None:
         file: Any = gzip.GzipFile(fileobj=io.BytesIO(data))
         self._file = io.TextIOWrapper(file, "utf-8", "replace")
-        self._text, self._at = "", 0
+        self._text = ""
+        self._position = 0
 
     def value(self) -> Any:
-        """Return the next value, and pass a comma after it."""
+        """Return the next value, and skip a comma after it."""
         while True:
             self._peek()
             try:
-                value, end = _decode(self._text, self._at)
+                value, end = _decode(self._text, self._position)
             except ValueError:
-                end = len(self._text)  # incomplete so far
+                end = len(self._text)  # The value is incomplete so far.
             if end < len(self._text):
                 break
             self._read()
-        self._at = end
+        self._position = end
         if self._peek() == ",":
-            self._at += 1
+            self._position += 1
         return value
 
     def skip(self, mark: str) -> None:
-        """Pass a mark that must follow."""
+        """Skip a mark; raise `UsageError` if it does not follow."""
         if self._peek() != mark:
             raise UsageError("The trace of PyTorch's profiler is no JSON object. Profile again.")
-        self._at += 1
+        self._position += 1
 
     def next_is_not(self, mark: str) -> bool:
-        """Return whether something else follows than a mark; pass the mark and a comma after it."""
+        """Return whether the next character is not `mark`.
+
+        If it is, skip the mark and, after the end of a list, a comma.
+        """
         if self._peek() != mark:
             return True
-        self._at += 1
+        self._position += 1
         if mark == "]" and self._peek() == ",":
-            self._at += 1
+            self._position += 1
         return False
 
     def _peek(self) -> str:
-        """Pass white space, and return the next character."""
+        """Skip white space, and return the next character without skipping it."""
         while True:
-            while self._at < len(self._text) and self._text[self._at].isspace():
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
+            while self._position < len(self._text) and self._text[self._position].isspace():
+                self._position += 1
+            if self._position < len(self._text):
+                return self._text[self._position]
             self._read()
 
     def _read(self) -> None:
-        more = self._file.read(_CHUNK)
-        self._text, self._at = self._text[self._at :] + more, 0
-        if not more or len(self._text) > _LONGEST:
+        chunk = self._file.read(_CHUNK)
+        self._text = self._text[self._position :] + chunk
+        self._position = 0
+        if not chunk or len(self._text) > _MAX_VALUE_CHARACTERS:
             raise UsageError("The trace of PyTorch's profiler is damaged. Profile again.")

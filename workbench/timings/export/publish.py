@@ -1,7 +1,7 @@
-"""Publishes the figures of a running cluster for Prometheus.
+"""Publication of the figures of a running cluster for Prometheus.
 
-The Jupyter server, which serves ``/metrics``, is another process than the kernel. It reads a
-file per cluster, which is updated once a second while a cell runs.
+The Jupyter server serves ``/metrics``, in another process than the kernel. It reads one file per
+cluster. The kernel updates the file once a second while a cell runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workbench.timings.store import (
     peers_of,
 )
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 VERSION = 1
 PERIOD_S = 1.0
@@ -33,7 +33,7 @@ _END_S = 2.0
 
 
 class Publisher:
-    """Publishes sums and latest means of a cluster's ranks, from a thread of its own.
+    """Publisher of the sums and the latest means of a cluster's ranks, in a background thread.
 
     Parameters
     ----------
@@ -56,13 +56,16 @@ class Publisher:
         self._thread.start()
 
     def close(self) -> None:
-        """Remove the published figures; wait for the thread, unless the disk hangs.
+        """Remove the published figures, and wait up to 2 seconds for the thread.
 
-        A thread that is in NumPy when the interpreter ends would abort the process.
+        The process would abort if the thread were in NumPy when the interpreter ends. The wait is
+        limited, because the disk may hang.
         """
         self._closed.set()
         self._wake.set()
         self._thread.join(_END_S)
+        if self._thread.is_alive():
+            _log.info("the publisher of cluster %s has not ended in %g s", self._cluster, _END_S)
 
     def _run(self) -> None:
         try:
@@ -73,7 +76,7 @@ class Publisher:
                 while self._timings.running and not self._closed.wait(PERIOD_S):
                     self._post()
         except OSError as error:
-            log.warning("cluster %s is not in the server's /metrics: %s", self._cluster, error)
+            _log.warning("cluster %s is not in the server's /metrics: %s", self._cluster, error)
         finally:
             self._unsubscribe()
             self._withdraw()
@@ -82,14 +85,15 @@ class Publisher:
         try:
             self._registry.unregister(self._cluster)
         except OSError as error:
-            log.warning("cluster %s stays in the server's /metrics: %s", self._cluster, error)
+            _log.warning("cluster %s stays in the server's /metrics: %s", self._cluster, error)
 
     def _post(self) -> None:
         first, rows = self._timings.read(self._cursor, aligned=False)
         self._cursor = first + len(rows)
         if len(rows):
             self._add(rows)
-        dropped, vms = self._timings.dropped_by_rank, self._timings.vm_names()
+        dropped = self._timings.dropped_by_rank
+        vms = self._timings.vm_names()
         ranks = [
             {
                 "rank": rank,
@@ -98,15 +102,16 @@ class Publisher:
                 **figures,
             }
             for rank, figures in sorted(self._ranks.items())
-            if rank in vms  # the ring may have shrunk
+            if rank in vms  # The ring may have shrunk since the rank's last row.
         ]
         content = {"version": VERSION, "cluster": self._cluster, "time_s": time.time()}
         self._registry.register(self._cluster, {**content, "ranks": ranks})
 
     def _add(self, rows: Rows) -> None:
-        """Add each rank's new rows to its sums; publish their means as its latest figures.
+        """Add each rank's new rows to its sums, and use their means as its latest figures.
 
-        The sums include every iteration. The means are over the typical ones (`figures.typical`).
+        The sums include every iteration. The means are over the typical iterations
+        (`figures.typical`).
         """
         rows = rows[np.argsort(rows["rank"], kind="stable")]
         ranks, begins = np.unique(rows["rank"], return_index=True)
@@ -116,7 +121,7 @@ class Publisher:
             added: list[Any] = np.add.reduceat(values, begins).tolist()
             return added
 
-        # for all ranks together: a call of NumPy for each rank would take long
+        # The sums are computed for all ranks together, because a NumPy call per rank would be slow.
         newest = is_most_typical(untypical(rows), begins)
         busy = newest & (rows["communication_ns"] > 0)
         n = np.maximum(peers_of(rows), 1)
@@ -128,32 +133,34 @@ class Publisher:
             "newest": total(newest.astype(np.int64)),
             "duration_ns": total(np.where(newest, rows["iteration_ns"], 0)),
             "exposed_ns": total(np.where(newest, rows["exposed_ns"], 0)),
-            "heard": total((newest & ~communication_unseen(rows)).astype(np.int64)),
+            "with_communication": total((newest & ~communication_unseen(rows)).astype(np.int64)),
             "busy_ns": total(np.where(busy, rows["communication_ns"], 0)),
             "bits": total(bits),
             "bus_bits": total(bits * (2 * (n - 1) / n)),
             **{name: total(rows[f"{name}_ns"]) for name in (*PHASES, "communication")},
         }
         for rank, values in zip(ranks.tolist(), zip(*columns.values(), strict=True), strict=True):
-            before = self._ranks.get(rank, {})
-            self._ranks[rank] = _figures(before, dict(zip(columns, values, strict=True)))
+            earlier = self._ranks.get(rank, {})
+            self._ranks[rank] = _figures(earlier, dict(zip(columns, values, strict=True)))
 
 
-def _figures(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return a rank's figures, from the earlier ones and its new sums."""
-    past = before.get("seconds", {})
-    duration, busy = new["duration_ns"], new["busy_ns"]
-    unknown = not new["heard"] or not duration
+def _figures(earlier: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return a rank's figures, computed from its earlier figures and its new sums."""
+    earlier_seconds = earlier.get("seconds", {})
+    duration = new["duration_ns"]
+    busy = new["busy_ns"]
+    is_unknown = not new["with_communication"] or not duration
     return {
-        "iterations": before.get("iterations", 0) + new["count"],
-        "bytes": before.get("bytes", 0) + new["bytes"],
+        "iterations": earlier.get("iterations", 0) + new["count"],
+        "bytes": earlier.get("bytes", 0) + new["bytes"],
         "seconds": {
-            name: past.get(name, 0.0) + new[name] / 1e9 for name in (*PHASES, "communication")
+            name: earlier_seconds.get(name, 0.0) + new[name] / 1e9
+            for name in (*PHASES, "communication")
         },
         "latest": {
             "iteration": new["iteration"],
             "iteration_s": duration / new["newest"] / 1e9,
-            "exposed_share": None if unknown else new["exposed_ns"] / duration,
+            "exposed_share": None if is_unknown else new["exposed_ns"] / duration,
             "algbw_gbps": new["bits"] / busy if busy else None,
             "busbw_gbps": new["bus_bits"] / busy if busy else None,
         },

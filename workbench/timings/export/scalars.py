@@ -1,8 +1,9 @@
-"""The figures of each iteration as scalars, for TensorBoard and MLflow."""
+"""Export of the figures of each iteration as scalars, to TensorBoard and MLflow."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import time
@@ -23,25 +24,34 @@ from workbench.timings.export.iterations import select_rows
 from workbench.timings.source import TimingsSource
 from workbench.timings.store import PHASES, Rows
 
+_log = logging.getLogger(__name__)
+
 _TIMES = ("iteration", *PHASES, "communication", "wait")
 _UNSCALED = ("algbw_gbps", "busbw_gbps", "overlap", "bytes")
-_METRICS_LIMIT = 1000
-"""Most metrics that MLflow accepts in one request."""
+_MAX_METRICS = 1000
+"""Maximum number of metrics that MLflow accepts in one request."""
 
 
 class Series(NamedTuple):
-    """The scalars of one rank, or of the mean of all, a step per iteration.
+    """The scalars of one rank, or their means over ranks, with one step per iteration.
 
     Attributes
     ----------
     name
-        ``"mean"``, or such as ``"rank0"``.
+        ``"mean"``, or a rank such as ``"rank0"``.
     steps
         Iteration numbers.
     ends_s
-        When each ended, in seconds before the end of the last one; 0 or less.
+        End of each iteration relative to the end of the last iteration, in seconds; 0 or less.
     scalars
-        Values by name, such as ``"exposed_ms"``; NaN where not known.
+        Values by name, such as ``"exposed_ms"``; NaN for unknown values.
+
+    Examples
+    --------
+    >>> losses = np.array([0.5, math.nan])
+    >>> series = Series("rank0", np.array([1, 2]), np.array([-1.0, 0.0]), {"loss": losses})
+    >>> list(series.values())
+    [('loss', 1, -1.0, 0.5)]
     """
 
     name: str
@@ -51,7 +61,8 @@ class Series(NamedTuple):
 
     def values(self) -> Iterator[tuple[str, int, float, float]]:
         """Yield the name, step, end in seconds and value of each known scalar."""
-        steps, ends = self.steps.tolist(), self.ends_s.tolist()
+        steps = self.steps.tolist()
+        ends = self.ends_s.tolist()
         for name, values in self.scalars.items():
             for step, end, value in zip(steps, ends, values.tolist(), strict=True):
                 if not math.isnan(value):
@@ -61,17 +72,21 @@ class Series(NamedTuple):
 def write_tensorboard(
     run: TimingsSource, folder: str | os.PathLike[str], *, per_rank: bool
 ) -> Path:
-    """Write scalars with PyTorch's writer; see `TimingsQueries.to_tensorboard`."""
+    """Write scalars with PyTorch's writer, and return the folder.
+
+    See `TimingsQueries.to_tensorboard`.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UsageError(
             f"Cannot export to TensorBoard: {error}. Install it with pip install tensorboard."
         ) from None
-    folder, now = export_path(folder, "folder"), time.time()
-    for one in _series(run, per_rank=per_rank):
-        with writing(folder), SummaryWriter(str(folder / one.name)) as writer:
-            for name, step, end, value in one.values():
+    folder = export_path(folder, "folder")
+    now = time.time()
+    for series in _iter_series(run, per_rank=per_rank):
+        with writing(folder), SummaryWriter(str(folder / series.name)) as writer:
+            for name, step, end, value in series.values():
                 writer.add_scalar(f"workbench/{name}", value, step, walltime=now + end)
     return folder
 
@@ -84,26 +99,33 @@ def log_to_mlflow(
     *,
     per_rank: bool,
 ) -> str:
-    """Log scalars as metrics of an MLflow run; see `TimingsQueries.to_mlflow`."""
+    """Log scalars as metrics of an MLflow run, and return the run's id.
+
+    See `TimingsQueries.to_mlflow`.
+    """
     try:
         from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise UsageError(
             f"Cannot export to MLflow: {error}. Install it with pip install mlflow."
         ) from None
-    every = _series(run, per_rank=per_rank)
-    first = next(every)  # raises without iterations, before a run is created
-    now, is_new = time.time(), run_id is None
-    metrics = itertools.chain.from_iterable(_metrics(one, now) for one in (first, *every))
-    with _tracking(tracking_uri):
+    all_series = _iter_series(run, per_rank=per_rank)
+    first = next(all_series)  # Without iterations, this raises before a run is created.
+    now = time.time()
+    is_new = run_id is None
+    metrics = itertools.chain.from_iterable(
+        _metrics(series, now) for series in (first, *all_series)
+    )
+    with _mlflow_errors(tracking_uri):
         client = MlflowClient(tracking_uri)
         run_id = run_id or client.create_run(_experiment(client, experiment)).info.run_id
+        _log.info("logging metrics to %s MLflow run %s", "new" if is_new else "existing", run_id)
         try:
-            while batch := list(itertools.islice(metrics, _METRICS_LIMIT)):
+            while batch := list(itertools.islice(metrics, _MAX_METRICS)):
                 client.log_batch(run_id, metrics=batch)
         except Exception:
             if is_new:
-                with suppress(Exception):  # the server may be gone
+                with suppress(Exception):  # The server may not answer any more.
                     client.set_terminated(run_id, "FAILED")
             raise
         if is_new:
@@ -112,8 +134,8 @@ def log_to_mlflow(
 
 
 @contextmanager
-def _tracking(tracking_uri: str | None) -> Iterator[None]:
-    """Replace the errors of MLflow, whose stores also raise those of other libraries."""
+def _mlflow_errors(tracking_uri: str | None) -> Iterator[None]:
+    """Replace MLflow's errors, and those of the libraries that its stores use, by `UsageError`."""
     from mlflow.store.db.db_types import DATABASE_ENGINES
     from mlflow.tracking import get_tracking_uri
 
@@ -130,42 +152,45 @@ def _tracking(tracking_uri: str | None) -> Iterator[None]:
 
 
 def _experiment(client: Any, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    experiment_id: str = found.experiment_id if found else client.create_experiment(name)
+    existing = client.get_experiment_by_name(name)
+    experiment_id: str = existing.experiment_id if existing else client.create_experiment(name)
     return experiment_id
 
 
-def _metrics(one: Series, now: float) -> Iterator[Any]:
+def _metrics(series: Series, now: float) -> Iterator[Any]:
     from mlflow.entities import Metric
 
-    for name, step, end, value in one.values():
-        key = name if one.name == "mean" else f"{one.name}/{name}"
+    for name, step, end, value in series.values():
+        key = name if series.name == "mean" else f"{series.name}/{name}"
         yield Metric(key, value, round((now + end) * 1e3), step)
 
 
-def _series(run: TimingsSource, *, per_rank: bool) -> Iterator[Series]:
-    """Yield the mean over ranks, and then each rank if `per_rank` is true."""
+def _iter_series(run: TimingsSource, *, per_rank: bool) -> Iterator[Series]:
+    """Yield the means over ranks, and then each rank if `per_rank` is true."""
     rows = select_rows(run, None)
     table = columns(rows)
     scalars = {f"{name}_ms": table[f"{name}_us"] / 1e3 for name in _TIMES}
     scalars |= {name: table[name].astype(np.float64) for name in _UNSCALED}
-    steps, first, place = np.unique(rows["iteration"], return_index=True, return_inverse=True)
-    ones = np.ones(len(rows))
-    means = {name: group_means(values, place, ones)[0] for name, values in scalars.items()}
+    steps, first, group = np.unique(rows["iteration"], return_index=True, return_inverse=True)
+    weights = np.ones(len(rows))
+    means = {name: group_means(values, group, weights)[0] for name, values in scalars.items()}
     yield Series("mean", steps, _ends_s(rows)[first], means)
     if per_rank:
         ends = _ends_s(rows)
         for rank in np.unique(rows["rank"]).tolist():
-            own = rows["rank"] == rank
-            given = {name: values[own] for name, values in scalars.items()}
-            yield Series(f"rank{rank}", rows["iteration"][own], ends[own], given)
+            of_rank = rows["rank"] == rank
+            values_of_rank = {name: values[of_rank] for name, values in scalars.items()}
+            yield Series(f"rank{rank}", rows["iteration"][of_rank], ends[of_rank], values_of_rank)
 
 
 def _ends_s(rows: Rows) -> npt.NDArray[np.float64]:
-    """Return each row's end against the last of its rank: each rank by its own clock."""
+    """Return the end of each row relative to the last end of its rank, in seconds.
+
+    Each rank's times are on its own clock, so ranks are not compared.
+    """
     ends = rows["start_ns"] + rows["iteration_ns"]
-    ranks, place = np.unique(rows["rank"], return_inverse=True)
+    ranks, group = np.unique(rows["rank"], return_inverse=True)
     last = np.full(len(ranks), np.iinfo(np.int64).min)
-    np.maximum.at(last, place, ends)
-    since: npt.NDArray[np.float64] = (ends - last[place]) / 1e9
-    return since
+    np.maximum.at(last, group, ends)
+    relative_s: npt.NDArray[np.float64] = (ends - last[group]) / 1e9
+    return relative_s
