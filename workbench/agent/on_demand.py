@@ -39,14 +39,14 @@ class Samples:
         self._sampled_s = float("-inf")
 
     def take(self) -> Any:
-        """See `Source`."""
+        """See `AnswerSource`."""
         if time.monotonic() - self._sampled_s >= _MAX_SAMPLE_AGE_S:
             self._newest = self._sampler.sample().to_plain()
             self._sampled_s = time.monotonic()
         return self._newest
 
     def close(self) -> None:
-        """See `Source`."""
+        """See `AnswerSource`."""
         self._sampler.close()
 
 
@@ -54,39 +54,39 @@ class Snapshots:
     """Takes snapshots of this VM."""
 
     def take(self) -> Any:
-        """See `Source`."""
+        """See `AnswerSource`."""
         from workbench.resources import take_snapshot
 
         return take_snapshot().to_plain()
 
     def close(self) -> None:
-        """See `Source`."""
+        """See `AnswerSource`."""
 
 
 class KernelLogs:
     """Reads the log of this VM's Linux kernel."""
 
     def take(self) -> Any:
-        """See `Source`."""
+        """See `AnswerSource`."""
         from workbench.resources.kernel_log import read_kernel_log
 
         return _plain(read_kernel_log())
 
     def close(self) -> None:
-        """See `Source`."""
+        """See `AnswerSource`."""
 
 
 class RasReports:
     """Reads the reports of NCCL's RAS subsystem on this VM."""
 
     def take(self) -> Any:
-        """See `Source`."""
+        """See `AnswerSource`."""
         from workbench.resources.nccl_ras import read_ras
 
         return _plain(read_ras())
 
     def close(self) -> None:
-        """See `Source`."""
+        """See `AnswerSource`."""
 
 
 def _plain(record: Any) -> dict[str, Any]:

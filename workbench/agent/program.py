@@ -267,7 +267,7 @@ class AgentProcess:
             wait_until_ended(self._loader)
             self._loader = None
             self._loaded = self._load_result
-            self._split()
+            self._become_warm_process()
             self._kernel.send(self._loaded)
         if self._loaded is None or self._loaded.error:
             return
@@ -297,7 +297,7 @@ class AgentProcess:
         for worker in self._workers.values():
             worker.resume()
 
-    def _split(self) -> None:
+    def _become_warm_process(self) -> None:
         """Continue in a child process, if this process is to become the kernel's warm process."""
         warm = self._warm
         self._warm = None
@@ -307,7 +307,7 @@ class AgentProcess:
         self._end_threads()
         inherited = [*self._kernel.descriptors(), *self._ranks.descriptors()]
         inherited += [self._wakeup, self._wake, *([] if self._lock is None else [self._lock])]
-        if warm.split(self._load_order, self._loaded.threads, inherited):
+        if warm.fork_agent(self._load_order, self._loaded.threads, inherited):
             began = psutil.Process().create_time()
             self._loaded = replace(self._loaded, pid=os.getpid(), began=began)
         for worker in self._workers.values():

@@ -119,7 +119,7 @@ def accept(port: str, client: str, patience_s: float) -> int:
                 sys.stderr.write(f"nothing has connected to {endpoint}\n")
                 return 1
         monitor.recv_multipart()
-        _carry(tunnel, monitor, kernel)
+        _copy(tunnel, monitor, kernel)
     except zmq.ZMQError as error:
         is_in_use = error.errno == errno.EADDRINUSE
         reason = "used by another process. End it; `ss -ltnp` shows it" if is_in_use else error
@@ -200,7 +200,7 @@ def _connect_once(
         while monitor.poll(0):  # events of an earlier kernel that has sent nothing
             monitor.recv_multipart()
         with contextlib.suppress(OSError), connect_agent(folder) as agent:
-            if not _carry(tunnel, monitor, agent):
+            if not _copy(tunnel, monitor, agent):
                 return
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_MAX_END_S)
@@ -246,7 +246,7 @@ def _send(tunnel: zmq.Socket[bytes], data: bytes) -> bool:
     return True
 
 
-def _carry(tunnel: zmq.Socket[bytes], monitor: zmq.Socket[bytes], stream: socket.socket) -> bool:
+def _copy(tunnel: zmq.Socket[bytes], monitor: zmq.Socket[bytes], stream: socket.socket) -> bool:
     """Copy in both directions until one side closes.
 
     Return whether the stream was closed, rather than the tunnel. An end sends an empty message

@@ -125,7 +125,7 @@ class ForkServer:
         """The id of each forked process, by a descriptor that becomes readable when it ends."""
         self._idle_since = 0.0
 
-    def split(self, load: Load, threads: int | None, inherited: list[int]) -> bool:
+    def fork_agent(self, load: Load, threads: int | None, inherited: list[int]) -> bool:
         """Fork the agent, and become the warm process.
 
         Return True in the child process, which continues as the agent. Return False in this

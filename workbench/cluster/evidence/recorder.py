@@ -155,9 +155,9 @@ class CellEvidence:
         self._request: float | None = None
         self._earlier: dict[int, SeenState] = {}
         self._stalled = self._failed = False
-        self._note = ""
+        self._output_line = ""
         """The line that the cell's output shows next; empty for none."""
-        self._line = ""
+        self._status_line = ""
         """The line about the latest version of the bundle: its file, or why it was not written."""
         self._error: CellError | None = None
         self._writing = threading.Lock()
@@ -191,20 +191,20 @@ class CellEvidence:
             reason = f"Cell {self._run.number} made no progress."
             with contextlib.suppress(RuntimeError):  # no thread can start
                 in_background(lambda: self._write(reason, None, show=True))
-        note = self._note
-        self._note = ""
+        note = self._output_line
+        self._output_line = ""
         return note
 
     def conclude(self, error: CellError) -> str:
         """Write the bundle of a failed cell, and return a line for its error; empty for none."""
         if isinstance(error, CellInterrupted):
-            return self._line
+            return self._status_line
         if not _concerns_ranks(error):
             return ""
         reason = _reason(self._run.number, error)
         with self._reporting:
             self._error = error
-            self._line = f"Evidence: is being written to {self._recorder.path(self._name)}"
+            self._status_line = f"Evidence: is being written to {self._recorder.path(self._name)}"
         try:
             in_background(lambda: self._write(reason, error))
             self._written.wait(_FIRST_S)
@@ -212,7 +212,7 @@ class CellEvidence:
             return f"Evidence: not written: {problem}"
         except KeyboardInterrupt:  # the cell has ended, and its error comes first
             pass
-        return self._line
+        return self._status_line
 
     @property
     def _name(self) -> str:
@@ -247,8 +247,8 @@ class CellEvidence:
             bundle = collect.initial_bundle(self._state, self._processes, context)
             self._save(bundle, error, path)
             recorder.prune()
-            if show and self._line == f"{EVIDENCE}{path}":
-                self._note = f"{self._line}\n"
+            if show and self._status_line == f"{EVIDENCE}{path}":
+                self._output_line = f"{self._status_line}\n"
         except Exception as problem:  # noqa: BLE001 - the user's own error must not be lost
             self._report(error, f"Evidence: not written: {type(problem).__name__}: {problem}")
             return
@@ -278,7 +278,7 @@ class CellEvidence:
         _log.debug("Cell %s: %s", self._run.number, line)
         with self._reporting:
             if self._is_newest(error):
-                self._line = line
+                self._status_line = line
 
     def _save(self, bundle: Bundle, error: CellError | None, path: Path) -> None:
         try:

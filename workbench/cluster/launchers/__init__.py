@@ -84,7 +84,7 @@ def refused_start(error: OSError) -> StartFailed:
     >>> refused_start(OSError(errno.ENOSPC, "No space left on device", "/tmp")).cause
     '/tmp: No space left on device. Make room there, then start again.'
     """
-    where = "" if error.filename is None else f"{error.filename}: "
+    prefix = "" if error.filename is None else f"{error.filename}: "
     if error.errno == errno.EMFILE:
         return StartFailed(
             f"this process may open {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files, and "
@@ -92,8 +92,8 @@ def refused_start(error: OSError) -> StartFailed:
             "starts."
         )
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StartFailed(f"{where}{error.strerror}. Make room there, then start again.")
-    return StartFailed(f"{where}{error.strerror or error}. Correct that, then start again.")
+        return StartFailed(f"{prefix}{error.strerror}. Make room there, then start again.")
+    return StartFailed(f"{prefix}{error.strerror or error}. Correct that, then start again.")
 
 
 def read_shared(log: IO[bytes], start: int, size: int) -> str:
@@ -123,17 +123,17 @@ class Connection:
     socket: socket.socket
     process: detached.Process | None = None
     log: IO[bytes] | None = None
-    _using_log: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _log_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     """Held to read or close the log: the I/O thread closes it while other threads read it."""
 
     def log_tail(self) -> list[str]:
         """Return the last lines of the log."""
-        with self._using_log:
+        with self._log_lock:
             return self._read_log()
 
     def close_log(self) -> list[str]:
         """Close the log, and return its last lines."""
-        with self._using_log:
+        with self._log_lock:
             lines = self._read_log()
             if self.log is not None:
                 self.log.close()
@@ -141,7 +141,7 @@ class Connection:
             return lines
 
     def _read_log(self) -> list[str]:
-        """Return the last lines of the log. The caller holds `_using_log`."""
+        """Return the last lines of the log. The caller holds `_log_lock`."""
         if self.log is None:
             return []
         start = max(0, os.fstat(self.log.fileno()).st_size - _MAX_LOG_BYTES)

@@ -65,13 +65,13 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
         except BaseException:
             at_once(self._agents, Agent.close)
             raise
-        threading.Thread(target=self._follow, args=(loop,), daemon=True).start()
+        threading.Thread(target=self._notify_when_ended, args=(loop,), daemon=True).start()
         return self.notify_start({"n": n})
 
     def _start_all(self, n: int) -> None:
         """Start all engines, and wait until they run."""
         deadline = time.monotonic() + self.timeout
-        connection = self._connection(deadline)
+        connection = self._read_connection(deadline)
         for agent in self._agents:
             agent.wait_until_greeted(deadline)
             self.log.info(f"{agent.name}: answers, loads PyTorch")
@@ -84,7 +84,7 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
                 agent.wait_until_started(slot, deadline)
             self.log.info(f"{agent.name}: {slots} engines started")
 
-    def _connection(self, deadline: float) -> dict[str, Any]:
+    def _read_connection(self, deadline: float) -> dict[str, Any]:
         """Wait for the controller's connection file, and return its content."""
         path = Path(self.connection_files["engine"])
         if not wait_until_complete(path, max(0.0, deadline - time.monotonic())):
@@ -92,7 +92,7 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
         connection: dict[str, Any] = json.loads(path.read_text())
         return connection
 
-    def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _notify_when_ended(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tell ipyparallel when all engines have ended."""
         while not all(agent.lost for agent in self._agents):
             time.sleep(_POLL_S)

@@ -108,12 +108,12 @@ class _MpiexecRun:
     agents: Sequence[AgentStart]
     ready: dict[str, set[str]] = field(default_factory=dict)
     failed: dict[str, tuple[int, str]] = field(default_factory=dict)
-    _using_log: threading.Lock = field(default_factory=threading.Lock)
+    _log_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held to read or close the log: one thread may stop the cluster while another starts ranks."""
 
     def close_log(self) -> None:
         """Close the log. `read` then raises `StartFailed`."""
-        with self._using_log:
+        with self._log_lock:
             self.log.close()
 
     def read(self) -> str:
@@ -124,7 +124,7 @@ class _MpiexecRun:
         StartFailed
             Another thread has released the launcher.
         """
-        with self._using_log:
+        with self._log_lock:
             if self.log.closed:
                 raise StartFailed("the cluster was stopped while mpiexec started its agents")
             text = read_shared(self.log, 0, _MAX_LOG_BYTES)

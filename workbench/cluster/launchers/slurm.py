@@ -246,7 +246,7 @@ class SlurmLauncher(RelayLauncher):
         """See `Launcher`."""
         assert host is not None
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        last_line = f" ({lines[-1]})" if lines else ""
+        suffix = f" ({lines[-1]})" if lines else ""
         cause, cure = (
             python_failure(code, output, host.python or sys.executable)
             or (self.unavailable_reason(host), "start the cluster again")
@@ -257,7 +257,7 @@ class SlurmLauncher(RelayLauncher):
             ended = "has not answered in time" if code is None else f"ended with exit status {code}"
             cause = f"the step of its agent (srun) {ended}"
             cure = f"check that `srun --nodelist={host.name} --overlap hostname` works in a job"
-        return StartFailed(cause + last_line, vm=host.name, cure=cure)
+        return StartFailed(cause + suffix, vm=host.name, cure=cure)
 
 
 def _current_job(job_id: str, n: int) -> Job:
