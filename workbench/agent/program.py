@@ -283,9 +283,8 @@ class AgentProcess:
             order = self._pending_starts.pop(0)
             try:
                 if order.stream is not None:
-                    with contextlib.suppress(
-                        OSError
-                    ):  # the rank then connects to the kernel itself
+                    # If this fails, the rank connects to the kernel itself.
+                    with contextlib.suppress(OSError):
                         order.environment.update(self._stream.start(order.stream, inherited))
                 child = self._ranks.start(order, inherited)
             except OSError as error:  # out of memory or processes
@@ -327,6 +326,7 @@ class AgentProcess:
 
 
 def _hello(received: int) -> messages.Hello:
+    """Return the message that identifies this agent."""
     return messages.Hello(
         received=received,
         protocol=messages.PROTOCOL,

@@ -59,9 +59,8 @@ def main() -> None:
         by_agent = _relay(agent)
     # If another relay has started the agent, the next relay detects whether it still runs.
     if by_agent and process is not None:
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # the agent has closed only this connection
+        # If the agent still runs, it has closed only this connection.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             _report_end(process.wait(_MAX_END_S), folder)
     if stay and process is not None:
         process.wait()
@@ -85,9 +84,8 @@ def _relay(agent: socket.socket) -> bool:
             data = os.read(0, 1 << 16)
             if not data:
                 return False
-            with contextlib.suppress(
-                OSError
-            ):  # the agent has closed; its last messages are read next
+            # If the agent has closed the connection, its last messages are read next.
+            with contextlib.suppress(OSError):
                 agent.sendall(data)
 
 

@@ -78,9 +78,8 @@ class KernelHorovodBackend(KernelBackend):
     def is_peer_error(error: RankError) -> bool:
         """Return whether Horovod's collectives raise this error when their ring ends."""
         in_tensorflow = error.name.endswith("Error") and _SHUT_DOWN in error.message
-        if (
-            _UNSUPPORTED_WITH_JOIN in error.message
-        ):  # the mistake itself, not its effect on another rank
+        # An unsupported call during join is the mistake itself, not its effect on another rank.
+        if _UNSUPPORTED_WITH_JOIN in error.message:
             return False
         return error.name == "HorovodInternalError" or in_tensorflow
 
