@@ -1,8 +1,8 @@
 """The kernel's side of the backends: each joins the ranks of a cluster in a ring.
 
+- `connection_owner`: checks that a connection does not come from another user of this machine
 - `ddp`: a process group of torch.distributed
 - `horovod`: a Horovod ring
-- `own_peers`: refuses connections of other users of this machine
 
 To add a backend, add a module here with a subclass of `KernelBackend` and an entry in
 `CLASS_NAMES`, and a module in `workbench.rank.backends` with an entry in the table there.

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.backends import KernelBackend, Ranks, tensorflow_configs
-from workbench.cluster.backends.own_peers import may_connect
+from workbench.cluster.backends.connection_owner import may_connect
 from workbench.errors import HorovodMissing, RankError, StartFailed
 from workbench.wire.rank_messages import RendezvousPort
 
@@ -230,7 +230,7 @@ class Rendezvous:
         # Horovod's server has no authentication. Without this check, another user of this machine
         # could change the addresses of the ranks.
         self._answer = self._server.process_request_thread
-        self._server.process_request_thread = self._answer_own_peers
+        self._server.process_request_thread = self._answer_if_allowed
         # The default handler also prints an error if a rank was freed before its answer arrived.
         self._server.handle_error = _print_error
         # `init(plan)` is not called on purpose: without it, the server removes the address of a
@@ -247,7 +247,7 @@ class Rendezvous:
         self._server.server_close()
         self._thread.join()
 
-    def _answer_own_peers(self, request: socket.socket, client: tuple[Any, ...]) -> None:
+    def _answer_if_allowed(self, request: socket.socket, client: tuple[Any, ...]) -> None:
         """Answer a request, unless it comes from another user of this machine.
 
         The server calls this in a separate thread for each request.
