@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import workbench as wb
 from workbench.cluster import backends
-from workbench.cluster.backends import RING_NOT_FORMED, Backend
+from workbench.cluster.backends import RING_NOT_FORMED, KernelBackend
 from workbench.cluster.backends.horovod import Rendezvous, assign
 from workbench.cluster.options import Options
 from workbench.errors import UsageError
@@ -32,7 +32,7 @@ def test_an_unknown_backend(name):
 def test_every_backend_has_a_class(name):
     """The table's entry leads to a complete class, and the cluster's options keep its name."""
     found = backends.backend_class(name)
-    assert issubclass(found, Backend)
+    assert issubclass(found, KernelBackend)
     assert not found.__abstractmethods__
     cluster = wb.Cluster(backend=name)
     assert cluster.options.backend == name

@@ -10,8 +10,8 @@ import struct
 import psutil
 import pytest
 
+from workbench.cluster.backends.connection_owner import may_connect
 from workbench.cluster.backends.horovod import Rendezvous, assign
-from workbench.cluster.backends.own_peers import may_connect
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])

@@ -1,9 +1,10 @@
-"""Determines which addresses of this VM other VMs can reach."""
+"""Determine which addresses of this VM other VMs can reach."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import secrets
 import selectors
 import socket
@@ -13,50 +14,74 @@ from typing import Any
 
 import psutil
 
+_log = logging.getLogger(__name__)
+
 _TIMEOUT_S = 3.0
 
 
 class Connectivity:
-    """Tests connections of this VM for the kernel."""
+    """Tests the network connections of this VM for the kernel."""
 
     def __init__(self) -> None:
         self._servers: list[socket.socket] = []
 
     def route(self, to: list[str]) -> list[dict[str, str]]:
-        """Return, for each address, the interface and the source address of the route to it."""
+        """Return the route to each address: its interface and its source address.
+
+        Both are empty if there is no route.
+        """
         names = {
             entry.address.split("%")[0]: name
             for name, entries in psutil.net_if_addrs().items()
             for entry in entries
         }
-        found = []
+        routes = []
         for target in to:
             source = _source(target)
-            found.append({"source": source, "interface": names.get(source, "")})
-        return found
+            routes.append({"source": source, "interface": names.get(source, "")})
+        return routes
 
     def listen(self, address: str) -> dict[str, Any]:
-        """Listen on a free port of `address`; return the port and the token sent to each client."""
+        """Listen on a free port of `address`, and send a token to each client.
+
+        Return the port and the token, or an error if this VM cannot listen there.
+        """
         token = secrets.token_hex(8)
         try:
             server = socket.create_server((address, 0), family=_family(address), backlog=64)
         except OSError as error:
             return {"error": str(error)}
         self._servers.append(server)
-        threading.Thread(target=_answer, args=(server, token), daemon=True).start()
+        threading.Thread(target=_send_token, args=(server, token), daemon=True).start()
         return {"port": server.getsockname()[1], "token": token}
 
     def reach(self, targets: list[tuple[str, int, str]], source: str) -> list[dict[str, Any]]:
-        """Connect from `source` to each ``(address, port, token)``, all at the same time."""
+        """Connect from `source` to all targets concurrently.
+
+        Parameters
+        ----------
+        targets
+            An address, a port and the token that is expected from there, per target.
+        source
+            The address of this VM from which to connect.
+
+        Returns
+        -------
+        list of dict
+            ``"ms"``, the duration, or ``"error"``, the reason of the failure, per target.
+        """
         results: list[dict[str, Any]] = [{"error": "no answer"} for _ in targets]
         threads = [
-            threading.Thread(target=_try, args=(target, source, result), daemon=True)
+            threading.Thread(target=_connect, args=(target, source, result), daemon=True)
             for target, result in zip(targets, results, strict=True)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        _log.debug(
+            "Connections from %s to %s: %s", source, [target[:2] for target in targets], results
+        )
         return results
 
     def close(self) -> None:
@@ -69,19 +94,33 @@ class Connectivity:
 
 
 def networks() -> dict[str, str]:
-    """Return the network of each address of this VM, such as ``"10.1.2.0/24"``."""
-    found = {}
+    """Return the network of each address of this VM.
+
+    Examples
+    --------
+    >>> networks()["127.0.0.1"]
+    '127.0.0.0/8'
+    """
+    networks_by_address = {}
     for entries in psutil.net_if_addrs().values():
         for entry in entries:
             with contextlib.suppress(ValueError):
                 address = entry.address.split("%")[0]
                 interface = ipaddress.ip_interface(f"{address}/{_prefix(entry.netmask)}")
-                found[entry.address] = str(interface.network)
-    return found
+                networks_by_address[entry.address] = str(interface.network)
+    return networks_by_address
 
 
 def _prefix(netmask: str | None) -> str:
-    """Return a netmask in the form that `ipaddress` needs: IPv6's as a prefix length."""
+    """Convert a netmask to the form that `ipaddress` needs: a prefix length for IPv6.
+
+    Examples
+    --------
+    >>> _prefix("ffff:ffff:ffff:ffff::")
+    '64'
+    >>> _prefix("255.255.255.0")
+    '255.255.255.0'
+    """
     if netmask is None:
         raise ValueError("no netmask")
     if ":" not in netmask:
@@ -94,7 +133,7 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def _source(target: str) -> str:
-    """Return the local address of the route to `target`; nothing is sent."""
+    """Return the local address of the route to `target`. This sends no packet."""
     with socket.socket(_family(target), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((target, 9))
@@ -103,7 +142,8 @@ def _source(target: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _answer(server: socket.socket, token: str) -> None:
+def _send_token(server: socket.socket, token: str) -> None:
+    """Send the token to each client, until the server is closed."""
     with selectors.DefaultSelector() as selector, contextlib.suppress(OSError, ValueError):
         selector.register(server, selectors.EVENT_READ)
         while True:
@@ -113,7 +153,8 @@ def _answer(server: socket.socket, token: str) -> None:
                 peer.sendall(token.encode())
 
 
-def _try(target: tuple[str, int, str], source: str, result: dict[str, Any]) -> None:
+def _connect(target: tuple[str, int, str], source: str, result: dict[str, Any]) -> None:
+    """Connect to a target, and store the duration or the error in `result`."""
     address, port, token = target
     began = time.monotonic()
     try:

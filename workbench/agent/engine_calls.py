@@ -1,7 +1,8 @@
-"""What an engine of another ipyparallel cluster runs for the kernel: short calls.
+"""Functions that an engine of another ipyparallel cluster runs for the kernel.
 
-It describes itself, starts the agent of its machine in processes of their own, and gives its
-variables and cores to a rank. It goes on with its user's work.
+With them, the engine describes itself, starts the agent of its VM in separate processes, and passes
+its environment variables and cores on to a rank. Each call is short: afterwards, the engine
+continues with the work of its user.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from workbench.resources.host.machine import machine_identity
 from workbench.wire.foreign_engine import ForeignEngine, start_ticks
 
 _REACH_S = 2.0
-_OWN = (*mpi_slot.VARIABLES, "IPP_")
-"""Begin the variables of this engine alone: with them, another process would pass for it."""
+_ENGINE_PREFIXES = (*mpi_slot.VARIABLES, "IPP_")
+"""Prefixes of variables that identify this engine. Other processes must not inherit them."""
 
 
 def describe(addresses: Sequence[str], port: int, token: str) -> dict[str, Any]:
-    """Return this engine, and at which addresses it reaches the kernel, which sends the token.
+    """Return the version of this package and the fields of `ForeignEngine`, as plain values.
 
-    These are the fields of `ForeignEngine` as plain values, which a kernel with another version of
-    this package can read too, and that version.
+    The engine tries to connect to each of the kernel's `addresses`, where the kernel sends the
+    token. A kernel with another version of this package can read plain values too.
     """
     machine = machine_identity()
     engine = ForeignEngine(
@@ -59,29 +60,34 @@ def _job() -> str:
 
 
 def _routes(addresses: Sequence[str], port: int, token: str) -> dict[str, str]:
-    def own(address: str) -> str:
+    """Return this engine's address of each connection to the kernel that succeeds."""
+
+    def local_address(address: str) -> str:
         try:
             with socket.create_connection((address, port), timeout=_REACH_S) as connection:
-                same = connection.makefile("rb").readline() == token.encode() + b"\n"
-                return str(connection.getsockname()[0]) if same else ""
+                is_kernel = connection.makefile("rb").readline() == token.encode() + b"\n"
+                return str(connection.getsockname()[0]) if is_kernel else ""
         except OSError:
             return ""
 
     with ThreadPoolExecutor() as threads:
-        found = zip(addresses, threads.map(own, addresses), strict=True)
-        return {address: text for address, text in found if text}
+        routes = zip(addresses, threads.map(local_address, addresses), strict=True)
+        return {address: local for address, local in routes if local}
 
 
-def start(given: dict[str, Any], limit_s: float) -> str | None:
-    """Start the agent; return the line of `workbench.agent.tunnel`, or why it failed.
+def start(settings: dict[str, Any], limit_s: float) -> str | None:
+    """Start the agent, and return the output of `workbench.agent.tunnel`.
 
-    Return None if it takes longer than `limit_s` seconds.
+    The output is the line ``ready PUBLIC_KEY``, or the reason of a failure. Return None if the
+    start takes longer than `limit_s` seconds.
     """
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(_OWN)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(_ENGINE_PREFIXES)
+    }
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "workbench.agent.tunnel"],
-            input=json.dumps(given),
+            input=json.dumps(settings),
             capture_output=True,
             text=True,
             errors="replace",
@@ -91,15 +97,29 @@ def start(given: dict[str, Any], limit_s: float) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return None
-    return (done.stdout + done.stderr).strip()
+    return (completed.stdout + completed.stderr).strip()
 
 
 def give(folder: str, slots: Sequence[int], cores: Sequence[int]) -> None:
-    """Write this engine's variables for the ranks of slots, and its cores if they are not all."""
-    own = os.sched_getaffinity(0)
-    given = {
-        "environment": {n: text for n, text in os.environ.items() if not n.startswith(_OWN)},
-        "cores": [] if own >= set(cores) else sorted(own),
+    """Write this engine's variables and cores to the agent's folder, for the ranks of some slots.
+
+    Parameters
+    ----------
+    folder
+        The agent's folder.
+    slots
+        The numbers of the slots on this VM.
+    cores
+        The cores of all engines. If this engine may run on all of them, the ranks are not bound.
+    """
+    engine_cores = os.sched_getaffinity(0)
+    resources = {
+        "environment": {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_ENGINE_PREFIXES)
+        },
+        "cores": [] if engine_cores >= set(cores) else sorted(engine_cores),
     }
     for slot in slots:
-        mpi_slot.write(Path(folder), slot, given)
+        mpi_slot.write(Path(folder), slot, resources)

@@ -1,27 +1,30 @@
-"""Folders of an agent and its ranks, which are removed when the last of these processes ends."""
+"""Folders of an agent and its ranks. They are removed when the last of these processes ends."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
 
+_log = logging.getLogger(__name__)
+
 _PREFIX = "workbench-rank-"
 _LOCK = "lock"
 _YOUNG_S = 60.0
-"""A younger lock file may not be locked yet."""
+"""Lock files that are younger than this may not be locked yet."""
 
 
 class RankFolder:
     """A folder for logs and profiles of ranks, created when it is first needed.
 
-    The agent removes it at its end, or the ranks do if the agent was killed. If all were
-    killed, the next agent removes it: a lock on a file in it, which every process inherits
-    from the agent, shows whether one of them still runs.
+    The agent removes the folder at its end. If the agent was killed, the ranks remove it. If all
+    were killed, the next agent removes it. Every process inherits the lock on a file in the folder
+    from the agent, so the lock shows whether any of them still runs.
     """
 
     def __init__(self) -> None:
@@ -29,7 +32,7 @@ class RankFolder:
 
     @property
     def path(self) -> Path:
-        """The folder; only this user can read it."""
+        """The path of the folder. Only this user can read the folder."""
         if self._path is None:
             self._path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             claim(self._path)
@@ -42,10 +45,10 @@ class RankFolder:
 
 
 def remove(path: Path) -> None:
-    """Remove a claimed folder, as far as possible; its lock file last.
+    """Remove a claimed folder as far as possible, and its lock file last.
 
-    While the lock file exists, the next agent can remove what is left: this process may be
-    killed, or another one may still write there.
+    This process may be killed before it has finished, or another process may still write to the
+    folder. As long as the lock file exists, the next agent can remove the rest.
     """
     with contextlib.suppress(OSError):
         for child in path.iterdir():
@@ -60,9 +63,14 @@ def remove(path: Path) -> None:
 def claim(path: Path) -> int | None:
     """Mark a folder as in use until this process and its children have ended.
 
-    Return the descriptor that marks it, which children inherit; None if that is not possible.
-    Folders next to it that agents no longer use are removed. Folders without a lock file
-    are kept: an agent of another version may use them.
+    Also remove the folders beside it that agents no longer use. Folders without a lock file are
+    kept, because an agent of another version may use them.
+
+    Returns
+    -------
+    int or None
+        The descriptor that marks the folder, which children inherit; None if the folder cannot be
+        locked.
     """
     (path / _LOCK).touch(mode=0o600)
     descriptor = _lock(path)  # the lock is released when the last process ends
@@ -71,7 +79,7 @@ def claim(path: Path) -> int | None:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a folder and return the open descriptor, or None if another process has locked it."""
+    """Lock a folder, and return the open descriptor; None if another process has locked it."""
     try:
         descriptor = os.open(path / _LOCK, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -88,10 +96,11 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
     """Remove the folders of this user's agents whose processes have all ended."""
     for path in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
-            found = (path / _LOCK).lstat()
-            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _YOUNG_S:
+            status = (path / _LOCK).lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG_S:
                 continue
             descriptor = _lock(path)
             if descriptor is not None:
+                _log.info("Removing abandoned folder %s", path)
                 remove(path)
                 os.close(descriptor)

@@ -1,11 +1,12 @@
-"""What mpiexec starts for each rank: slot 0 of a VM starts the agent, and all wait for its end.
+"""The process that mpiexec starts for each rank: slot 0 of a VM starts the agent.
 
 ``python -m workbench.agent.mpi_slot FOLDER FIRST GRACE_S FIRST_S MARK``
 
-FIRST is the MPI rank of slot 0 on this VM; GRACE_S and FIRST_S are the agent's. Each
-slot writes to FOLDER, the agent's, what mpiexec gave it: its variables, with which another process
-can take its place in the MPI job, and its cores. Then it prints a line that begins with MARK,
-which mpiexec passes on to the kernel.
+FIRST is the MPI rank of slot 0 on this VM. GRACE_S and FIRST_S are arguments of the agent, and
+FOLDER is its folder. Each slot writes its environment variables and its cores, which it has from
+mpiexec, to FOLDER. With these variables, another process can replace it in the MPI job. Then the
+slot prints a line that begins with MARK, which mpiexec passes on to the kernel. All slots wait
+until the agent has ended.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from typing import Any
 from workbench.wire.detached import start_agent
 
 VARIABLES = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_")
-"""Begin the variables that a process has from mpiexec."""
-_OF_MPIEXEC = "OMPI_MCA_orte_local_tmpdir_base"
-"""With this, MPI cannot start: mpiexec adds the folder for all its processes under another name."""
+"""Prefixes of the variables that mpiexec sets."""
+_MPIEXEC_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
+"""A rank that has this variable cannot start MPI.
+
+mpiexec passes the folder to all its processes under another name.
+"""
 _BOUND = "OMPI_MCA_orte_bound_at_launch"
 _LOCK = "slots.lock"
 _SEGMENTS = Path("/dev/shm")  # noqa: S108 - Open MPI's own choice
@@ -33,25 +37,29 @@ _START_S = 60.0
 
 
 def main() -> int:
-    """Run one slot; return its exit status."""
-    folder, slot = Path(sys.argv[1]), int(os.environ["OMPI_COMM_WORLD_RANK"]) - int(sys.argv[2])
+    """Run one slot, and return its exit status."""
+    folder = Path(sys.argv[1])
+    slot = int(os.environ["OMPI_COMM_WORLD_RANK"]) - int(sys.argv[2])
     variables = {name: text for name, text in os.environ.items() if name.startswith(VARIABLES)}
-    bound = variables.get(_BOUND) == "1"
-    environment = {name: text for name, text in variables.items() if name != _OF_MPIEXEC}
-    given = {"environment": environment, "cores": sorted(os.sched_getaffinity(0)) if bound else []}
+    is_bound = variables.get(_BOUND) == "1"
+    environment = {name: text for name, text in variables.items() if name != _MPIEXEC_VARIABLE}
+    resources = {
+        "environment": environment,
+        "cores": sorted(os.sched_getaffinity(0)) if is_bound else [],
+    }
     if slot == 0:
-        # the agent is no process of MPI: ranks that it forks later must not seem to be one
+        # The agent is not a process of the MPI job, and neither are ranks that it forks later.
         for name in variables:
             del os.environ[name]
-        if Path.cwd() == Path("/"):  # another machine's folder need not exist here
+        if Path.cwd() == Path("/"):  # mpiexec runs in / because other folders may not exist here
             with contextlib.suppress(OSError):
                 os.chdir(Path.home())
-        if bound:
+        if is_bound:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         process, connection = start_agent(folder, float(sys.argv[3]), first_s=float(sys.argv[4]))
         connection.close()
-        write(folder, slot, given)
-        lock = _locked(folder)
+        write(folder, slot, resources)
+        lock = _create_lock(folder)
         _report(folder, slot)
         process.wait()
         os.close(lock)
@@ -63,21 +71,21 @@ def main() -> int:
             return 1
         time.sleep(_POLL_S)
     with (folder / _LOCK).open("rb") as file:
-        write(folder, slot, given)
+        write(folder, slot, resources)
         _report(folder, slot)
         fcntl.flock(file, fcntl.LOCK_SH)  # returns when slot 0 has ended
     return 0
 
 
-def write(folder: Path, slot: int, given: dict[str, Any]) -> None:
-    """Write to the agent's folder what `slots` returns for a slot."""
+def write(folder: Path, slot: int, resources: dict[str, Any]) -> None:
+    """Write the variables and cores of a slot to the agent's folder, where `slots` reads them."""
     path = folder / f"slot-{slot}.json"
     path.touch(mode=0o600)
-    path.write_text(json.dumps(given), encoding="utf-8")
+    path.write_text(json.dumps(resources), encoding="utf-8")
 
 
-def _locked(folder: Path) -> int:
-    """Create the lock file, which is locked before it has its name; return the descriptor."""
+def _create_lock(folder: Path) -> int:
+    """Create the lock file, and return its descriptor. It is locked before it gets its name."""
     new = folder / f"{_LOCK}.new"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -86,31 +94,34 @@ def _locked(folder: Path) -> int:
 
 
 def _report(folder: Path, slot: int) -> None:
-    # one write: mpiexec mixes what several processes write
+    # Use a single write, because mpiexec mixes the output of several processes.
     os.write(1, f"{sys.argv[5]} {folder} {slot}\n".encode())
 
 
-# in the agent
+# Functions that the agent uses.
 
 
 def slots(folder: Path) -> dict[str, Any]:
-    """Return what mpiexec gave to each slot, by the slot's number as text.
+    """Return the variables and cores of each slot, by the slot's number as text.
 
-    ``"environment"`` are the variables, and ``"cores"`` the cores; these are empty unless mpiexec
-    has bound the slot. Another launcher has no slots.
+    ``"environment"`` has the variables. ``"cores"`` has the cores, and is empty unless mpiexec has
+    bound the slot to some. The result is empty for launchers without slots.
     """
-    found = {}
+    resources_by_slot = {}
     for path in folder.glob("slot-*.json"):
         with contextlib.suppress(OSError, ValueError):
-            found[path.stem.removeprefix("slot-")] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+            resources_by_slot[path.stem.removeprefix("slot-")] = json.loads(
+                path.read_text(encoding="utf-8")
+            )
+    return resources_by_slot
 
 
 def remove_segments(folder: Path) -> None:
-    """Remove shared memory of the ranks, which Open MPI leaves if mpiexec was killed."""
-    for number, given in slots(folder).items():
-        variables = given["environment"]
-        job, rank = variables.get("PMIX_NAMESPACE", ""), variables.get("PMIX_RANK", number)
+    """Remove the shared memory of the ranks that Open MPI leaves if mpiexec was killed."""
+    for number, resources in slots(folder).items():
+        variables = resources["environment"]
+        job = variables.get("PMIX_NAMESPACE", "")
+        rank = variables.get("PMIX_RANK", number)
         if job.isdecimal():
             for path in _SEGMENTS.glob(f"vader_segment.*.{int(job):x}.{rank}"):
                 with contextlib.suppress(OSError):

@@ -2,12 +2,13 @@
 
 ``python -m workbench.agent.program GRACE_S PARENT_PID [FIRST_S] [--warm DESCRIPTOR]``
 
-It serves a Unix socket at which one kernel at a time attaches, through the relay if the
-kernel is on another machine. It imports PyTorch and the backend once, and forks the ranks.
-It continues when its connection is lost: a kernel that attaches receives the complete
-state. It ends its ranks and itself when no kernel has been attached for the grace period,
-or when its parent has ended, if it was given one. With ``--warm``, it continues in a child when
-all is loaded, and the process itself becomes the kernel's warm process (`workbench.agent.warm`).
+The agent serves a Unix socket. One kernel at a time attaches to it, through the relay if the
+kernel is on another machine. The agent imports PyTorch and the backend once, and forks the ranks.
+It continues when its connection is lost: a kernel that attaches later receives the complete
+state. It ends its ranks and itself when no kernel has been attached for the grace period, or when
+the process PARENT_PID has ended (0 for none). With ``--warm``, it continues in a child process once
+all modules are loaded, and the first process becomes the kernel's warm process
+(`workbench.agent.warm`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import signal
 import socket
@@ -48,7 +50,7 @@ from workbench.agent.rank_processes import RankProcesses, wait_until_ended
 from workbench.agent.record_stream import RecordStream
 from workbench.agent.warm import (
     THREAD_VARIABLES,
-    WarmProcess,
+    ForkServer,
     cuda_untouched,
     threads_per_rank,
 )
@@ -61,26 +63,28 @@ from workbench.wire.kernel_socket import KernelSocket
 if TYPE_CHECKING:
     from workbench.resources import Gpu
 
-_PERIOD_S = 0.25
-_TERMINATE_S = 3.0
+_log = logging.getLogger(__name__)
+
+_POLL_S = 0.25
+_MAX_TERMINATE_S = 3.0
 _START_TOLERANCE_S = 1.0
-"""Two start times of a process that differ by more belong to two processes."""
-_PAUSE_S = 10.0
+"""Start times that differ by more than this belong to two processes with the same id."""
+_MAX_PAUSE_S = 10.0
 
 
 class AgentProcess:
-    """Handles the kernel's messages until `End`, or until no kernel has been attached for long.
+    """Handles the kernel's messages until `End`, or until the grace period has passed.
 
     Parameters
     ----------
     kernel
-        The socket at which kernels attach.
+        The socket to which kernels attach.
     warm
-        What this process becomes when all is loaded, while the agent continues in a child; None
-        if it remains the agent.
+        The fork server that this process becomes once all modules are loaded, while the agent
+        continues in a child process; None if this process remains the agent.
     """
 
-    def __init__(self, kernel: KernelSocket, warm: WarmProcess | None = None) -> None:
+    def __init__(self, kernel: KernelSocket, warm: ForkServer | None = None) -> None:
         self._kernel = kernel
         self._warm = warm
         self._lock = claim(kernel.path.parent)
@@ -112,32 +116,34 @@ class AgentProcess:
         self._load_order = messages.Load(0, "")
         self._loader: threading.Thread | None = None
         self._load_result: messages.Loaded | None = None
-        """The loader's result, set before its thread has ended."""
+        """The result of the loader, which its thread sets before it ends."""
         self._loaded: messages.Loaded | None = None
-        self._to_start: list[messages.StartRank] = []
+        self._pending_starts: list[messages.StartRank] = []
         self._history: list[messages.Started | messages.Refused | messages.Exited] = []
-        """All reports on ranks, for kernels that attach later."""
+        """All reports about ranks, for kernels that attach later."""
         self._wakeup, self._wake = os.pipe()
         for descriptor in (self._wakeup, self._wake):
             os.set_blocking(descriptor, False)
         kernel.wake_by(self._wakeup)
 
     def run(self) -> None:
-        """Serve kernels; end all ranks before returning."""
+        """Serve kernels, and end all ranks before returning."""
         signal.set_wakeup_fd(self._wake)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: sys.exit(0))
+        for signal_number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signal_number, lambda *_: sys.exit(0))
         try:
             while not self._ending:
-                for message in self._kernel.receive(_PERIOD_S):
+                for message in self._kernel.receive(_POLL_S):
                     self._handle(message)
-                for ended in self._ranks.ended():
-                    self._record(ended)
+                for exit_report in self._ranks.ended():
+                    _log.info("Process %d has ended: %d", exit_report.pid, exit_report.code)
+                    self._record(exit_report)
                 self._start_ranks()
                 while self._answers:
                     self._kernel.send(self._answers.popleft())
                 if self._kernel.abandoned:
+                    _log.info("Ending: no kernel is attached")
                     return
         finally:
             self._ranks.stop()
@@ -145,7 +151,7 @@ class AgentProcess:
             self._connectivity.close()
             self._folder.remove()
             mpi_slot.remove_segments(self._kernel.path.parent)
-            # the connection stays open until the process ends: the kernel waits for that
+            # Do not close the connection: the kernel waits until the end of the process closes it.
             remove(self._kernel.path.parent)
 
     def _handle(self, message: Any) -> None:
@@ -160,10 +166,12 @@ class AgentProcess:
             case messages.Load():
                 self._load(message)
             case messages.StartRank():
-                self._to_start.append(message)
+                self._pending_starts.append(message)
             case messages.StopRanks(slots):
-                # ranks of these slots that have not been started yet must not start afterwards
-                self._to_start = [order for order in self._to_start if order.slot not in slots]
+                # Ranks of these slots that have not been started yet must not start later.
+                self._pending_starts = [
+                    order for order in self._pending_starts if order.slot not in slots
+                ]
                 self._ranks.stop(slots)
             case messages.SignalRanks(number):
                 self._ranks.signal(number)
@@ -173,9 +181,11 @@ class AgentProcess:
                 self._ending = True
 
     def _attached(self, message: messages.Attach) -> None:
-        """Send the complete state to a kernel that has attached."""
+        """Send the complete state of the agent to a kernel that has attached."""
         if message.session != self._session:
-            self._session, self._received = message.session, 0
+            _log.info("A kernel has attached with a new session")
+            self._session = message.session
+            self._received = 0
         self._kernel.silence_s = message.silence_s or float("inf")
         self._kernel.send(_hello(self._received))
         self._kernel.send(self._facts)
@@ -188,21 +198,23 @@ class AgentProcess:
         self._history.append(report)
         self._kernel.send(report)
 
-    def _answer(self, asked: messages.Ask) -> None:
-        if asked.question in self._workers:
-            self._workers[asked.question].ask(asked.id)
+    def _answer(self, request: messages.Ask) -> None:
+        if request.question in self._workers:
+            self._workers[request.question].ask(request.id)
             return
         try:
-            if asked.question not in self._questions:
-                raise ValueError(f"{asked.question!r}: no such question")
-            answer = messages.Answer(asked.id, self._questions[asked.question](**asked.arguments))
+            if request.question not in self._questions:
+                raise ValueError(f"{request.question!r}: no such question")
+            answer = messages.Answer(
+                request.id, self._questions[request.question](**request.arguments)
+            )
         except Exception as error:  # noqa: BLE001 - an error is an answer, and must not end ranks
-            answer = messages.Answer(asked.id, error=f"{type(error).__name__}: {error}")
+            answer = messages.Answer(request.id, error=f"{type(error).__name__}: {error}")
         self._kernel.send(answer)
-        self._kernel.heard()  # a slow answer has delayed reading the kernel's messages
+        self._kernel.heard()  # reading the kernel's messages was delayed by this answer
 
     def _load(self, order: messages.Load) -> None:
-        """Import what the ranks need, in a thread, so that messages are still handled."""
+        """Import the ranks' modules in a thread, so that messages are still handled."""
         self._load_order = order
         os.environ.update(order.environment)
         logs.set_up()
@@ -216,13 +228,15 @@ class AgentProcess:
                 self._loaded = messages.Loaded(error=str(error), step="directory")
                 self._kernel.send(self._loaded)
                 return
-            sys.path.insert(0, str(Path.cwd()))  # as if Python had been started in that directory
-        given = (threads, order.backend)
-        self._loader = threading.Thread(target=self._import, args=given, daemon=True)
+            sys.path.insert(0, str(Path.cwd()))  # as if Python had been started in the directory
+        thread_arguments = (threads, order.backend)
+        self._loader = threading.Thread(target=self._import, args=thread_arguments, daemon=True)
         self._loader.start()
 
     def _import(self, threads: int | None, backend: str) -> None:
-        # PyTorch creates a million permanent objects: the collector takes 20 % of the import
+        """Import the modules of the ranks, and store the result. Called in a thread."""
+        # PyTorch creates a million permanent objects: the garbage collector would take 20 % of the
+        # time of the import.
         gc.disable()
         try:
             with cuda_untouched():
@@ -232,79 +246,90 @@ class AgentProcess:
 
                 import workbench.rank.session  # noqa: F401
 
-                # of the first optimizer: importing it takes 1 to 8 s in each rank, 0.5 s here
+                # The first optimizer imports this module. That takes 1 to 8 s if each rank does it,
+                # and 0.5 s here.
                 with contextlib.suppress(Exception):
                     importlib.import_module("torch._dynamo")
 
                 versions |= {"torch": str(torch.__version__), "CUDA": torch.version.cuda or ""}
             self._load_result = messages.Loaded(versions, threads)
         except BaseException as error:  # noqa: BLE001 - a damaged installation may raise anything
-            why = f"{type(error).__name__}: {error}"
-            self._load_result = messages.Loaded(error=why, step="import")
+            message = f"{type(error).__name__}: {error}"
+            self._load_result = messages.Loaded(error=message, step="import")
         gc.freeze()
         gc.enable()
+        _log.info("Import of the ranks' modules: %s", self._load_result.error or "done")
         os.write(self._wake, b"x")
 
     def _start_ranks(self) -> None:
-        """Fork the ranks to start, once everything is loaded and no other thread runs."""
+        """Fork the ranks that wait to be started, once all modules are loaded.
+
+        No other thread may run during a fork.
+        """
         if self._loader is not None and self._load_result is not None:
             wait_until_ended(self._loader)
-            self._loader, self._loaded = None, self._load_result
-            self._split()
+            self._loader = None
+            self._loaded = self._load_result
+            self._become_warm_process()
             self._kernel.send(self._loaded)
         if self._loaded is None or self._loaded.error:
             return
-        ended = self._stream.has_ended()
-        if not self._to_start and not ended:
+        stream_has_ended = self._stream.has_ended()
+        if not self._pending_starts and not stream_has_ended:
             return
         self._end_threads()
         inherited = [*self._kernel.descriptors(), self._wakeup, self._wake]
-        if ended:
-            with contextlib.suppress(OSError):  # no memory or too many processes: tried again
+        if stream_has_ended:
+            with contextlib.suppress(OSError):  # out of memory or processes; tried again later
                 self._stream.restart(inherited)
-        while self._to_start:
-            order = self._to_start.pop(0)
+        while self._pending_starts:
+            order = self._pending_starts.pop(0)
             try:
                 if order.stream is not None:
-                    with contextlib.suppress(OSError):  # the rank connects to the kernel
+                    # If this fails, the rank connects to the kernel itself.
+                    with contextlib.suppress(OSError):
                         order.environment.update(self._stream.start(order.stream, inherited))
                 child = self._ranks.start(order, inherited)
-            except OSError as error:  # no memory or too many processes
+            except OSError as error:  # out of memory or processes
+                _log.info("Cannot fork the rank of slot %d: %s", order.slot, error)
                 self._record(messages.Refused(order.slot, order.start, str(error)))
                 continue
+            _log.info("Forked the rank of slot %d: process %d", order.slot, child.pid)
             self._record(messages.Started(order.slot, order.start, child.pid))
         for worker in self._workers.values():
             worker.resume()
 
-    def _split(self) -> None:
-        """Continue in a child, if this process is to become the warm process of the kernel."""
-        warm, self._warm = self._warm, None
+    def _become_warm_process(self) -> None:
+        """Continue in a child process, if this process is to become the kernel's warm process."""
+        warm = self._warm
+        self._warm = None
         assert self._loaded is not None
         if warm is None or self._loaded.error:
             return
         self._end_threads()
         inherited = [*self._kernel.descriptors(), *self._ranks.descriptors()]
         inherited += [self._wakeup, self._wake, *([] if self._lock is None else [self._lock])]
-        if warm.split(self._load_order, self._loaded.threads, inherited):
+        if warm.fork_agent(self._load_order, self._loaded.threads, inherited):
             began = psutil.Process().create_time()
             self._loaded = replace(self._loaded, pid=os.getpid(), began=began)
         for worker in self._workers.values():
             worker.resume()
 
     def _end_threads(self) -> None:
-        """End all threads, before a fork."""
+        """End all threads before a fork."""
         self._connectivity.close()
         for worker in self._workers.values():
-            worker.pause(_PAUSE_S)
+            worker.pause(_MAX_PAUSE_S)
 
     def _report_answer(self, question: Any, answer: dict[str, Any]) -> None:
-        """Queue an answer for the main loop; called in threads."""
+        """Queue an answer for the main loop. Called in threads."""
         self._answers.append(messages.Answer(question, **answer))
         with contextlib.suppress(BlockingIOError):  # the loop is awake already
             os.write(self._wake, b"x")
 
 
 def _hello(received: int) -> messages.Hello:
+    """Return the message that identifies this agent."""
     return messages.Hello(
         received=received,
         protocol=messages.PROTOCOL,
@@ -324,7 +349,7 @@ def _facts() -> messages.Facts:
     from workbench.resources.numa import cores_of_nodes, numa_of
 
     snapshot = take_snapshot()
-    snapshot = replace(snapshot, gpus=tuple(filter(_is_given, snapshot.gpus)))
+    snapshot = replace(snapshot, gpus=tuple(filter(_is_assigned, snapshot.gpus)))
     machine = machine_identity()
     return messages.Facts(
         machine=None if isinstance(machine, Unknown) else machine,
@@ -337,25 +362,29 @@ def _facts() -> messages.Facts:
     )
 
 
-def _is_given(gpu: Gpu) -> bool:
-    """Return whether Slurm, or the engine that has started this agent, may use a GPU."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None or not {"SLURM_JOB_ID", GIVEN_GPUS} & set(os.environ):
+def _is_assigned(gpu: Gpu) -> bool:
+    """Return whether this agent may use a GPU.
+
+    Slurm, or the engine that has started this agent, may restrict it to some GPUs.
+    """
+    visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible_gpus is None or not {"SLURM_JOB_ID", GIVEN_GPUS} & set(os.environ):
         return True
-    return not {str(gpu.index), str(gpu.uuid)}.isdisjoint(given.split(","))
+    return not {str(gpu.index), str(gpu.uuid)}.isdisjoint(visible_gpus.split(","))
 
 
 def _retire(pid: int, began: float) -> None:
-    """End an agent to which its kernel has lost the connection, if it still runs."""
+    """End another agent, to which its kernel has lost the connection, if it still runs."""
     try:
-        other = psutil.Process(pid)
-        if abs(other.create_time() - began) > _START_TOLERANCE_S:
-            return  # a different process now has this id
-        other.terminate()
+        agent = psutil.Process(pid)
+        if abs(agent.create_time() - began) > _START_TOLERANCE_S:
+            return  # another process has this id now
+        _log.info("Ending process %d: its kernel has lost the connection to it", pid)
+        agent.terminate()
         try:
-            other.wait(_TERMINATE_S)
+            agent.wait(_MAX_TERMINATE_S)
         except psutil.TimeoutExpired:
-            other.kill()
+            agent.kill()
     except psutil.NoSuchProcess:
         return
 
@@ -367,11 +396,11 @@ def main() -> None:
     parser.add_argument("parent", type=int)
     parser.add_argument("first_s", type=float, nargs="?")
     parser.add_argument("--warm", type=int)
-    given = parser.parse_args()
-    warm = None if given.warm is None else WarmProcess(given.warm)
+    arguments = parser.parse_args()
+    warm = None if arguments.warm is None else ForkServer(arguments.warm)
     code = 1
     try:
-        kernel = KernelSocket(given.grace_s, given.parent or None, given.first_s)
+        kernel = KernelSocket(arguments.grace_s, arguments.parent or None, arguments.first_s)
         with contextlib.suppress(SystemExit):
             AgentProcess(kernel, warm).run()
         code = 0

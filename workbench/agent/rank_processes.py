@@ -1,4 +1,4 @@
-"""Processes of the ranks of one VM: forks them from the agent, observes and ends them."""
+"""Fork the ranks of one VM from the agent, observe them, and end them."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ from workbench.agent.folder import RankFolder, remove
 from workbench.wire.agent_messages import Exited, StartRank
 
 _log = logging.getLogger(__name__)
-_TERM_S = 0.5
+
+_MAX_TERM_S = 0.5
 _POLL_S = 0.02
 _PARENT_POLL_S = 0.25
-_THREAD_END_S = 30.0
+_MAX_THREAD_END_S = 30.0
 _THREAD_POLL_S = 0.001
 _LOG_LINES = 12
 _LOG_CHARACTERS = 1 << 17
-_SOCKET_FOLDER_LONGEST = 107 - len("/listener-12345678")
-"""Longest path of a folder in which `multiprocessing` can create sockets."""
+_MAX_SOCKET_FOLDER_BYTES = 107 - len("/listener-12345678")
+"""Maximum length of the path of a folder in which `multiprocessing` can create sockets."""
 _KILLED = re.compile(r"[Kk]illed process (\d+)")
 
 
 def wait_until_ended(thread: threading.Thread) -> None:
-    """Wait until a thread has ended for the operating system too, which `join` does not.
+    """Wait until a thread has ended for the operating system too, unlike `join`.
 
-    A thread that ends holds locks of C libraries. MKL, for one, takes those of all threads to free
-    its memory: a process that was forked meanwhile would wait for them in its first matrix product,
-    with a full core, for ever.
+    A thread that ends holds locks of C libraries. For example, MKL takes the locks of all threads
+    to free its memory. A process that is forked during that time would wait for these locks in its
+    first matrix product forever, and use a full core.
     """
     thread.join()
     task = Path(f"/proc/self/task/{thread.native_id}")
-    deadline = time.monotonic() + _THREAD_END_S
+    deadline = time.monotonic() + _MAX_THREAD_END_S
     while task.exists() and time.monotonic() < deadline:
         time.sleep(_THREAD_POLL_S)
 
@@ -60,9 +61,9 @@ class RankProcess:
     slot
         Number of the rank on this VM.
     pid
-        Its process id, which is also the id of its process group.
+        Id of the process, which is also the id of its process group.
     log
-        File for its output outside cells.
+        File with the rank's output outside of cells.
     """
 
     slot: int
@@ -73,7 +74,14 @@ class RankProcess:
 class RankProcesses:
     """Forks ranks, which share all modules that the agent has imported.
 
-    Ranks remove the agent's own folder if the agent was killed.
+    If the agent is killed, its ranks remove its folder.
+
+    Parameters
+    ----------
+    folder
+        The folder for logs and profiles of the ranks.
+    agent_folder
+        The folder of the agent.
     """
 
     def __init__(self, folder: RankFolder, agent_folder: Path) -> None:
@@ -83,7 +91,7 @@ class RankProcesses:
         self._oom = OomWatch()
 
     def start(self, order: StartRank, inherited: list[int]) -> RankProcess:
-        """Fork a rank, which closes the `inherited` descriptors of the agent."""
+        """Fork a rank. The rank closes the agent's descriptors `inherited`."""
         log = self._folder.path / f"rank-{order.slot}.log"
         parent = os.getpid()
         sys.stdout.flush()
@@ -95,7 +103,7 @@ class RankProcesses:
         return child
 
     def descriptors(self) -> list[int]:
-        """Return the descriptors that only an agent needs."""
+        """Return the descriptors that only the agent needs."""
         return self._oom.descriptors()
 
     def _clean_up(self) -> None:
@@ -104,14 +112,14 @@ class RankProcesses:
 
     def ended(self) -> list[Exited]:
         """Return the ranks that have ended since the last call."""
-        found = []
+        exits = []
         for pid, child in list(self._running.items()):
             if _has_ended(pid):
                 del self._running[pid]
                 code = _kill_group(pid)
                 oom = self._oom.describe(pid) if code == -signal.SIGKILL else ""
-                found.append(Exited(pid, code, oom, log_tail(child.log)))
-        return found
+                exits.append(Exited(pid, code, oom, log_tail(child.log)))
+        return exits
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the resident memory of each running rank, by its process id as text."""
@@ -130,24 +138,30 @@ class RankProcesses:
         return texts
 
     def signal(self, number: int) -> None:
-        """Send a signal to every rank, but not to processes that ranks have forked."""
+        """Send a signal to every rank, but not to the processes that ranks have forked."""
         for pid in self._running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def stop(self, slots: list[int] | None = None) -> None:
-        """End the ranks of some slots, by default of all, and wait until they have ended."""
-        chosen = [c for c in self._running.values() if slots is None or c.slot in slots]
-        for child in chosen:
+        """End the ranks of some slots, by default of all, and wait until they have ended.
+
+        A rank that has not ended 0.5 s after SIGTERM gets SIGKILL.
+        """
+        children = [
+            child for child in self._running.values() if slots is None or child.slot in slots
+        ]
+        for child in children:
             _signal_group(child.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _TERM_S
-        waiting = {child.pid for child in chosen}
+        deadline = time.monotonic() + _MAX_TERM_S
+        waiting = {child.pid for child in children}
         while waiting:
             waiting -= {pid for pid in waiting if _has_ended(pid)}
             if waiting and time.monotonic() > deadline:
+                _log.info("Killing processes %s: they have not ended after SIGTERM", waiting)
                 break
             time.sleep(_POLL_S if waiting else 0)
-        for child in chosen:
+        for child in children:
             _kill_group(child.pid)
             del self._running[child.pid]
 
@@ -157,7 +171,7 @@ class OomWatch:
 
     def __init__(self) -> None:
         self._events = _own_cgroup_events()
-        self._before = self._kills()
+        self._known_kills = self._count_kills()
         try:
             self._messages: int | None = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
             os.lseek(self._messages, 0, os.SEEK_END)
@@ -169,18 +183,18 @@ class OomWatch:
         return [] if self._messages is None else [self._messages]
 
     def describe(self, pid: int) -> str:
-        """Return whether memory ran out when the process `pid` ended; empty if it did not."""
-        if pid in self._killed():
+        """Return a sentence if memory ran out when the process `pid` ended; empty otherwise."""
+        if pid in self._killed_pids():
             return "the kernel's OOM killer ended it: memory ran out"
-        now = self._kills()
-        if now > self._before:
-            self._before = now
+        kills = self._count_kills()
+        if kills > self._known_kills:
+            self._known_kills = kills
             return "the kernel's OOM killer was active in this cgroup: memory ran out"
         if self._messages is None and not self._events:
             return "whether memory ran out is not readable here"
         return ""
 
-    def _killed(self) -> set[int]:
+    def _killed_pids(self) -> set[int]:
         pids: set[int] = set()
         while self._messages is not None:
             try:
@@ -192,17 +206,23 @@ class OomWatch:
             pids |= {int(number) for number in _KILLED.findall(text)}
         return pids
 
-    def _kills(self) -> int:
+    def _count_kills(self) -> int:
         try:
             text = self._events.read_text() if self._events else ""
         except OSError:
             return 0
-        found = re.search(r"^oom_kill (\d+)", text, re.MULTILINE)
-        return int(found[1]) if found else 0
+        match = re.search(r"^oom_kill (\d+)", text, re.MULTILINE)
+        return int(match[1]) if match else 0
 
 
 def log_tail(path: Path) -> str:
-    """Return the last lines of a log, or the reason if it is empty because a disk is full."""
+    """Return the last lines of a log; if it is empty because the disk is full, say so.
+
+    Examples
+    --------
+    >>> log_tail(Path("/nonexistent/rank-0.log"))
+    ''
+    """
     try:
         lines = path.read_text(errors="replace").splitlines()
         if not lines and os.statvfs(path.parent).f_bavail == 0:
@@ -230,7 +250,7 @@ def _end_of(path: Path) -> str:
 
 
 def _own_cgroup_events() -> Path | None:
-    """Return the file in which cgroup v2 counts the OOM kills of this process's cgroup."""
+    """Return the file with the count of OOM kills in this process's cgroup (cgroup v2 only)."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -250,7 +270,7 @@ def _become_rank(
     clean_up: Callable[[], None],
     inherited: list[int],
 ) -> None:
-    """Turn this new process into an ipyparallel engine; never returns."""
+    """Turn this new process into an ipyparallel engine, and exit when the engine has ended."""
     code = 1
     try:
         os.setsid()
@@ -267,7 +287,7 @@ def _become_rank(
         logs.write_to(_package_log(log))
         logs.set_up()
         _log.info("process of slot %d started", order.slot)
-        _use_for_sockets(folder)
+        _set_socket_folder(folder)
         os.environ["IPP_CONNECTION_INFO"] = json.dumps(order.connection)
         code = _run_engine(folder / f"profile-{order.slot}")
     except BaseException:  # noqa: BLE001 - the agent's code must not continue in this process
@@ -277,23 +297,23 @@ def _become_rank(
         os._exit(code)
 
 
-def _use_for_sockets(folder: Path) -> None:
-    """Let `multiprocessing` in this process and its children create its sockets in `folder`.
+def _set_socket_folder(folder: Path) -> None:
+    """Make `multiprocessing` in this process and its children create sockets in `folder`.
 
-    Otherwise each worker of a DataLoader makes a folder of its own, which it leaves behind if
-    its rank is stopped while an iterator is still in a variable.
+    Otherwise each worker of a DataLoader creates a separate folder. It leaves that behind if its
+    rank is stopped while an iterator is still in a variable.
     """
-    if len(os.fsencode(folder)) <= _SOCKET_FOLDER_LONGEST:
+    if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER_BYTES:
         process: Any = multiprocessing.current_process()
         process._config["tempdir"] = str(folder)
 
 
 def _end_with_parent(parent: int, clean_up: Callable[[], None]) -> None:
-    """End this process group soon after its parent has ended, however that happened.
+    """End this process group soon after its parent has ended, in whichever way.
 
-    A thread checks whether the process still has this parent. The alternatives do not work:
-    a pipe from the parent stays open in other processes that the parent has forked, and
-    PR_SET_PDEATHSIG is about the parent's thread, not its process.
+    A thread checks whether the process still has this parent. The alternatives do not work: other
+    processes that the parent has forked keep a pipe from the parent open, and PR_SET_PDEATHSIG
+    reports the end of the parent's thread, not of its process.
     """
 
     def watch() -> None:
@@ -308,8 +328,9 @@ def _end_with_parent(parent: int, clean_up: Callable[[], None]) -> None:
 
 
 def _redirect(log: Path) -> None:
+    """Redirect standard output and error to a log, and standard input to /dev/null."""
     null = os.open(os.devnull, os.O_RDONLY)
-    # readable: the rank reads Horovod's error messages from it
+    # The log is opened for reading too, because the rank reads Horovod's error messages from it.
     out = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     for target, source in ((0, null), (1, out), (2, out)):
         os.dup2(source, target)
@@ -318,27 +339,28 @@ def _redirect(log: Path) -> None:
 
 
 def _run_engine(profile: Path) -> int:
+    """Run the engine of this rank, and return its exit status."""
     import numpy as np
     import torch
 
     from workbench.rank.engine import Engine
 
-    # they chose their seeds when the agent imported them; ranks must not share these
+    # NumPy and PyTorch chose their seeds when the agent imported them. Ranks must not share them.
     np.random.seed()
     torch.default_generator.seed()
     profile.mkdir(mode=0o700, exist_ok=True)
     home = os.path.expanduser("~")  # noqa: PTH111 - a user may have no home, which is no error here
     if not _can_write(Path(home) / ".ipython"):
-        # IPython would make a folder in TMPDIR that nobody removes
+        # IPython would otherwise create a folder in TMPDIR that is never removed.
         os.environ.setdefault("IPYTHONDIR", str(profile))
     sys.argv = [
         "ipengine",
         f"--profile-dir={profile}",
-        # the default would lose what libraries write before they abort
+        # The default stream would lose the output of libraries that abort the process.
         "--IPEngine.out_stream_factory=workbench.rank.descriptors.EngineStream",
-        # the agent already reports how a rank ends
+        # The nanny is not needed, because the agent reports how a rank ends.
         "--IPEngine.enable_nanny=False",
-        # the agent ends a rank whose kernel is gone; a controller may be paused for long
+        # A controller may be paused for long. If the kernel ends, the agent ends its ranks.
         "--IPEngine.max_heartbeat_misses=0",
     ]
     try:
@@ -349,18 +371,18 @@ def _run_engine(profile: Path) -> int:
 
 
 def _can_write(folder: Path) -> bool:
-    """Return whether a folder can be written, or made."""
-    nearest = folder if folder.exists() else folder.parent
-    return nearest.is_dir() and os.access(nearest, os.W_OK)
+    """Return whether a folder can be written to, or created."""
+    existing = folder if folder.exists() else folder.parent
+    return existing.is_dir() and os.access(existing, os.W_OK)
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether a child has ended; its process id remains its own until `_kill_group`."""
+    """Return whether a child has ended. Its process id is not reused before `_kill_group`."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _kill_group(pid: int) -> int:
-    """End a rank, and what it has forked; return the rank's exit code."""
+    """End a rank and all processes that it has forked, and return the rank's exit code."""
     _signal_group(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

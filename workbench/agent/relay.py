@@ -1,11 +1,11 @@
-"""Connects a kernel on another machine to the agent of this VM.
+"""Connect a kernel on another machine to the agent of this VM.
 
 ``python -m workbench.agent.relay FOLDER [GRACE_S [stay]]``
 
-A launcher runs it on the VM, for example over ssh. It copies its standard input to the
-agent's socket in FOLDER, and what the agent sends to its standard output. The agent keeps
-running when the relay ends. With GRACE_S, the relay first creates the folder and starts
-the agent. With ``stay``, it ends after the agent: some launchers end what is left of their
+A launcher runs the relay on the VM, for example over ssh. The relay copies its standard input to
+the agent's socket in FOLDER, and the agent's messages to its standard output. The agent keeps
+running when the relay ends. With GRACE_S, the relay first creates the folder and starts the agent.
+With ``stay``, it ends after the agent, because some launchers kill the remaining processes of a
 task when its first process has ended.
 """
 
@@ -28,22 +28,24 @@ from workbench.wire.detached import (
     start_agent,
 )
 
-_END_S = 1.0
+_MAX_END_S = 1.0
 
 
 def main() -> None:
     """Copy in both directions until either end is closed."""
-    folder, stay = Path(sys.argv[1]), "stay" in sys.argv[3:]
+    folder = Path(sys.argv[1])
+    stay = "stay" in sys.argv[3:]
     process: Process | None = None
     first = b""
     try:
         if len(sys.argv) > 2:
             process, agent = start_agent(folder, float(sys.argv[2]))
-            if stay:  # the agent, which gets the same signal, ends the ranks
+            if stay:  # the agent gets the same signal, and ends the ranks
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
         else:
-            # the agent drops its connection for a new one: a relay that was slow to start, and
-            # whose kernel is gone, must not take the place of a newer relay
+            # Connect only after the kernel has sent something. The agent drops its connection in
+            # favour of a new one, so a relay that was slow to start and has lost its kernel must
+            # not replace a newer relay.
             first = os.read(0, 1 << 16)
             if not first:
                 return
@@ -52,20 +54,21 @@ def main() -> None:
         _report_end(None, folder, str(error))
         return
     with agent:
-        with contextlib.suppress(OSError):  # the agent closed: its last messages are relayed
+        with contextlib.suppress(OSError):  # the agent has closed; its last messages are relayed
             agent.sendall(first)
         by_agent = _relay(agent)
-    # if another relay has started the agent, the next one detects whether it still runs
+    # If another relay has started the agent, the next relay detects whether it still runs.
     if by_agent and process is not None:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it has closed this connection only
-            _report_end(process.wait(_END_S), folder)
+        # If the agent still runs, it has closed only this connection.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            _report_end(process.wait(_MAX_END_S), folder)
     if stay and process is not None:
         process.wait()
         remove_folder(folder)
 
 
 def _relay(agent: socket.socket) -> bool:
-    """Copy in both directions; return whether the agent, not the kernel, has closed."""
+    """Copy in both directions until one side closes; return whether the agent has closed."""
     while True:
         ready, _, _ = select.select([0, agent.fileno()], [], [])
         if agent.fileno() in ready:
@@ -81,12 +84,13 @@ def _relay(agent: socket.socket) -> bool:
             data = os.read(0, 1 << 16)
             if not data:
                 return False
-            with contextlib.suppress(OSError):  # the agent has closed; what it sent is read next
+            # If the agent has closed the connection, its last messages are read next.
+            with contextlib.suppress(OSError):
                 agent.sendall(data)
 
 
 def _write(data: bytes) -> bool:
-    """Write to the kernel; return whether it is still connected."""
+    """Write to the kernel, and return whether it is still connected."""
     try:
         while data:
             data = data[os.write(1, data) :]
@@ -95,10 +99,11 @@ def _write(data: bytes) -> bool:
     return True
 
 
-def _report_end(code: int | None, folder: Path, why: str = "") -> None:
+def _report_end(code: int | None, folder: Path, reason: str = "") -> None:
+    """Tell the kernel that the agent has ended, with the end of its log or the reason."""
     from workbench.wire.agent_messages import AgentEnded, encode  # slow, and not needed to connect
 
-    _write(encode(AgentEnded(code, agent_log_tail(folder) or why)))
+    _write(encode(AgentEnded(code, agent_log_tail(folder) or reason)))
     remove_folder(folder)
 
 

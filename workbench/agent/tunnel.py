@@ -1,12 +1,13 @@
-"""Connects the kernel and an agent whose machine connects to the kernel's, but not the reverse.
+"""Connect the kernel and an agent if only the agent's VM can open the connection.
 
-``python -m workbench.agent.tunnel``, on the agent's machine, starts the agent and connects to the
-kernel's machine, again and again until the agent has ended. It reads from standard input what
-`_Given` describes, prints ``ready`` and its public key, or an error, and goes on in the background.
+``python -m workbench.agent.tunnel``, on the agent's VM, starts the agent and connects to the
+kernel's machine. It reconnects until the agent has ended. It reads `_TunnelSettings` as JSON from
+standard input, prints ``ready`` and its public key, or an error, and continues in the background.
 
-``python -m workbench.agent.tunnel PORT PUBLIC_KEY PATIENCE_S``, on the kernel's machine, waits so
-long for a connection from the one with this key, and copies between it and its standard input,
-which is a socket. The environment variable `TUNNEL` has its own keys, and its address.
+``python -m workbench.agent.tunnel PORT PUBLIC_KEY PATIENCE_S``, on the kernel's machine, waits
+PATIENCE_S seconds for a connection from the process with this public key. Then it copies between
+this connection and its standard input, which is a socket. The environment variable `TUNNEL` has its
+keys and its address.
 
 Both ends are CURVE sockets of ZeroMQ. Their secret keys do not leave their machines.
 """
@@ -43,20 +44,31 @@ from workbench.wire.foreign_engine import TUNNEL, start_ticks
 _DOMAIN = "workbench"
 _POLL_MS = 250
 _HEARTBEAT_MS = 1000
-_SILENCE_MS = 4000
-_AGAIN_MS = 1000
+_MAX_SILENCE_MS = 4000
+_MAX_RECONNECT_MS = 1000
 _LINGER_MS = 500
-_ENGINES_S = 0.5
-_END_S = 1.0
+_ENGINE_POLL_S = 0.5
+_MAX_END_S = 1.0
 
 
-class _Given(TypedDict):
-    """What the agent's end reads.
+class _TunnelSettings(TypedDict):
+    """The JSON input of the process on the agent's VM.
 
-    `folder`, `grace_s` and `first_s` are the agent's, `cores` those that its ranks may use, and
-    `environment` has variables to set, or to remove. `engines` has the process id and the begin
-    (`start_ticks`) of each process without which the agent ends, and `why` the reason that is
-    reported then. `endpoint` and `server_key` are the kernel's.
+    Attributes
+    ----------
+    folder, grace_s, first_s
+        Arguments of the agent.
+    cores
+        The cores that the ranks may use.
+    environment
+        Variables to set, by name; None removes a variable.
+    engines
+        The process id and the start time (`start_ticks`) of each engine. The agent ends when all
+        of them have ended.
+    why
+        The reason that is reported then.
+    endpoint, server_key
+        The kernel's endpoint and its public key.
     """
 
     folder: str
@@ -70,21 +82,33 @@ class _Given(TypedDict):
     server_key: str
 
 
-# on the kernel's machine
+# Functions for the process on the kernel's machine.
 
 
 def accept(port: str, client: str, patience_s: float) -> int:
-    """Carry one connection to its end; return the exit status."""
+    """Accept one connection, copy until it ends, and return the exit status.
+
+    Parameters
+    ----------
+    port
+        The port at which to listen.
+    client
+        The public key of the only process that may connect.
+    patience_s
+        How long to wait for a connection.
+    """
     keys = json.loads(os.environ.pop(TUNNEL))
-    kernel, parent = socket.socket(fileno=os.dup(0)), os.getppid()
+    kernel = socket.socket(fileno=os.dup(0))
+    parent = os.getppid()
     endpoint = f"tcp://{keys['address']}:{port}"
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    known = ThreadAuthenticator(context)
-    known.start()
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
     provider = SimpleNamespace(callback=lambda _, key: key == client.encode())
-    known.configure_curve_callback(domain=_DOMAIN, credentials_provider=provider)
+    authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=provider)
     tunnel = _socket(context, keys["public"].encode(), keys["secret"].encode())
-    tunnel.curve_server, tunnel.zap_domain = True, _DOMAIN.encode()
+    tunnel.curve_server = True
+    tunnel.zap_domain = _DOMAIN.encode()
     monitor = tunnel.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
     code = 0
     try:
@@ -95,38 +119,40 @@ def accept(port: str, client: str, patience_s: float) -> int:
                 sys.stderr.write(f"nothing has connected to {endpoint}\n")
                 return 1
         monitor.recv_multipart()
-        _carry(tunnel, monitor, kernel)
+        _copy(tunnel, monitor, kernel)
     except zmq.ZMQError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        why = "used by another process. End it; `ss -ltnp` shows it" if in_use else error
-        sys.stderr.write(f"{endpoint}: {why}\n")
+        is_in_use = error.errno == errno.EADDRINUSE
+        reason = "used by another process. End it; `ss -ltnp` shows it" if is_in_use else error
+        sys.stderr.write(f"{endpoint}: {reason}\n")
         code = 1
     finally:
-        known.stop()
+        authenticator.stop()
         _close(tunnel, monitor)
         context.term()
     return code
 
 
-# on the agent's machine
+# Functions for the process on the agent's VM.
 
 
 def serve() -> int:
-    """Start the agent and go on in the background; return the exit status."""
-    given: _Given = json.load(sys.stdin)
-    if os.fork():  # the engine that has started this process waits only for its first part
+    """Start the agent, continue in the background, and return the exit status."""
+    settings: _TunnelSettings = json.load(sys.stdin)
+    if os.fork():  # the engine waits only until this process exits
         return 0
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, given["cores"])
-    for name, text in given["environment"].items():
+        os.sched_setaffinity(0, settings["cores"])
+    for name, value in settings["environment"].items():
         os.environ.pop(name, None)
-        os.environ.update({name: text} if text is not None else {})
-    folder = Path(given["folder"])
+        os.environ.update({name: value} if value is not None else {})
+    folder = Path(settings["folder"])
     try:
-        process, connection = start_agent(folder, given["grace_s"], os.getpid(), given["first_s"])
+        process, connection = start_agent(
+            folder, settings["grace_s"], os.getpid(), settings["first_s"]
+        )
     except OSError as error:
         sys.stdout.write(f"{error}\n")
         return 1
@@ -137,64 +163,71 @@ def serve() -> int:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)
-    why: list[str] = []
-    threading.Thread(target=_follow, args=(given, process, why), daemon=True).start()
+    end_reasons: list[str] = []
+    threading.Thread(
+        target=_end_with_engines, args=(settings, process, end_reasons), daemon=True
+    ).start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     while process.poll() is None:
         tunnel = _socket(context, public, secret)
-        tunnel.curve_serverkey = given["server_key"].encode()
-        _connect_once(tunnel, given, process, why)
+        tunnel.curve_serverkey = settings["server_key"].encode()
+        _connect_once(tunnel, settings, process, end_reasons)
     remove_folder(folder)
     context.term()
     return 0
 
 
-def _follow(given: _Given, process: Process, why: list[str]) -> None:
-    """End the agent when all of its engines have ended."""
-    while any(start_ticks(pid) == began for pid, began in given["engines"]):
-        time.sleep(_ENGINES_S)
-    why.append(given["why"])
+def _end_with_engines(settings: _TunnelSettings, process: Process, end_reasons: list[str]) -> None:
+    """End the agent once all its engines have ended, and append the reason to `end_reasons`."""
+    while any(start_ticks(pid) == began for pid, began in settings["engines"]):
+        time.sleep(_ENGINE_POLL_S)
+    end_reasons.append(settings["why"])
     process.kill()  # its ranks end with it
 
 
 def _connect_once(
-    tunnel: zmq.Socket[bytes], given: _Given, process: Process, why: list[str]
+    tunnel: zmq.Socket[bytes], settings: _TunnelSettings, process: Process, end_reasons: list[str]
 ) -> None:
-    """Wait for a kernel, and connect it to the agent until either has closed the connection."""
-    folder = Path(given["folder"])
-    tunnel.reconnect_ivl_max = _AGAIN_MS
+    """Wait for a kernel, and connect it to the agent until one of them closes the connection."""
+    folder = Path(settings["folder"])
+    tunnel.reconnect_ivl_max = _MAX_RECONNECT_MS
     monitor = tunnel.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     try:
-        tunnel.connect(given["endpoint"])
+        tunnel.connect(settings["endpoint"])
         while not tunnel.poll(_POLL_MS):
             if process.poll() is not None:
                 return
-        while monitor.poll(0):  # of an earlier kernel, which has sent nothing
+        while monitor.poll(0):  # events of an earlier kernel that has sent nothing
             monitor.recv_multipart()
         with contextlib.suppress(OSError), connect_agent(folder) as agent:
-            if not _carry(tunnel, monitor, agent):
+            if not _copy(tunnel, monitor, agent):
                 return
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)
+            process.wait(_MAX_END_S)
             from workbench.wire.agent_messages import AgentEnded, encode
 
-            ended = AgentEnded(process.poll(), agent_log_tail(folder), "".join(why))
+            ended = AgentEnded(process.poll(), agent_log_tail(folder), "".join(end_reasons))
             _send(tunnel, encode(ended))
         _send(tunnel, b"")
     finally:
         _close(tunnel, monitor)
 
 
-# on both
+# Functions for both processes.
 
 
 def _socket(
     context: zmq.Context[zmq.Socket[bytes]], public: bytes, secret: bytes
 ) -> zmq.Socket[bytes]:
+    """Return a new CURVE socket with these keys."""
     tunnel = context.socket(zmq.PAIR)
-    tunnel.curve_publickey, tunnel.curve_secretkey = public, secret
-    tunnel.linger, tunnel.sndhwm, tunnel.rcvhwm = _LINGER_MS, 0, 0
-    tunnel.heartbeat_ivl, tunnel.heartbeat_timeout = _HEARTBEAT_MS, _SILENCE_MS
+    tunnel.curve_publickey = public
+    tunnel.curve_secretkey = secret
+    tunnel.linger = _LINGER_MS
+    tunnel.sndhwm = 0
+    tunnel.rcvhwm = 0
+    tunnel.heartbeat_ivl = _HEARTBEAT_MS
+    tunnel.heartbeat_timeout = _MAX_SILENCE_MS
     return tunnel
 
 
@@ -205,7 +238,7 @@ def _close(tunnel: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
 
 
 def _send(tunnel: zmq.Socket[bytes], data: bytes) -> bool:
-    """Send to the other end; return whether it is still connected."""
+    """Send to the other end, and return whether it is still connected."""
     try:
         tunnel.send(data, zmq.NOBLOCK)
     except zmq.Again:
@@ -213,16 +246,17 @@ def _send(tunnel: zmq.Socket[bytes], data: bytes) -> bool:
     return True
 
 
-def _carry(tunnel: zmq.Socket[bytes], monitor: zmq.Socket[bytes], stream: socket.socket) -> bool:
-    """Copy in both directions; return whether the stream was closed, and not the tunnel.
+def _copy(tunnel: zmq.Socket[bytes], monitor: zmq.Socket[bytes], stream: socket.socket) -> bool:
+    """Copy in both directions until one side closes.
 
-    An empty message is sent before this end closes the tunnel.
+    Return whether the stream was closed, rather than the tunnel. An end sends an empty message
+    before it closes the tunnel.
     """
     poller = zmq.Poller()
-    for one in (tunnel, monitor, stream):
-        poller.register(one, zmq.POLLIN)
+    for source in (tunnel, monitor, stream):
+        poller.register(source, zmq.POLLIN)
     while True:
-        ready = [one for one, _ in poller.poll()]
+        ready = [source for source, _ in poller.poll()]
         try:
             if stream.fileno() in ready:
                 data = stream.recv(1 << 16)
@@ -235,8 +269,8 @@ def _carry(tunnel: zmq.Socket[bytes], monitor: zmq.Socket[bytes], stream: socket
                 if not data:
                     return False
                 stream.sendall(data)
-                continue  # what arrived before the end of the connection is read first
-        except OSError:  # of the stream: an error of ZeroMQ is another
+                continue  # read all messages before the end of the connection
+        except OSError:  # only of the stream: ZeroMQ raises ZMQError
             return True
         if monitor in ready and _has_disconnected(monitor):
             return False

@@ -1,9 +1,9 @@
-"""The warm process: it keeps what ranks need loaded, and forks agents for later starts.
+"""The warm process: it keeps the ranks' modules loaded, and forks agents for later starts.
 
-The first agent of a kernel becomes the warm process: when everything is loaded, and before a rank
-is forked, the agent continues in a child. So the first start pays for one fork only. Each later
-start on this machine forks from the warm process what would be ``python -m MODULE ARGUMENTS``
-otherwise: an agent, or ipyparallel's controller.
+The first agent of a kernel becomes the warm process: once all modules are loaded, and before a rank
+is forked, the agent continues in a child process. The first start therefore pays only for one fork.
+For each later start on this machine, the warm process forks an agent or ipyparallel's controller,
+which would otherwise be started as ``python -m MODULE ARGUMENTS``.
 
 The process ends with its kernel, when the kernel closes the channel, and after an idle time. It
 has one thread, and never uses CUDA.
@@ -41,16 +41,16 @@ from workbench.wire.warm_messages import (
 )
 
 MODULE = "workbench.agent.warm"
-"""In the arguments that ``ps`` shows for the warm process."""
+"""The module name in the arguments that ``ps`` shows for the warm process."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _NAME = "workbench-warm"
 _LOAD_AFTER_S = 1.0
-"""The modules of `Settings` are loaded after so long without work: a start has ended then."""
-_CONSENT_S = 10.0
+"""The modules of `Settings` are loaded after so long without work, when a start has ended."""
+_MAX_CONSENT_S = 10.0
 _DESCRIPTORS = 3
-_ARGUMENTS = 45
-"""Index of `arg_start` in /proc/PID/stat (see proc(5)) behind the name, which is field 2."""
+_ARG_START_INDEX = 45
+"""Index of `arg_start` among the fields of /proc/PID/stat after the name; see proc(5)."""
 _RANK_MODULES = (
     "workbench.rank.engine",
     "workbench.rank.calls",
@@ -58,11 +58,21 @@ _RANK_MODULES = (
     "IPython.core.completerlib",
     "IPython.extensions.storemagic",
 )
-"""What each rank loads when its engine starts, besides what agents load."""
+"""Modules that each rank loads when its engine starts, in addition to the agent's modules."""
 
 
 def threads_per_rank(slots: int) -> int | None:
-    """Return each rank's share of the cores, or None if the user has set a number of threads."""
+    """Return the number of threads per rank; None if the user has set it in the environment.
+
+    Each rank gets an equal share of the cores, but at least one.
+
+    Examples
+    --------
+    >>> from unittest.mock import patch
+    >>> with patch.dict(os.environ, clear=True):
+    ...     threads_per_rank(10_000)
+    1
+    """
     if any(name in os.environ for name in THREAD_VARIABLES):
         return None
     return _share_of_cores(slots)
@@ -70,24 +80,30 @@ def threads_per_rank(slots: int) -> int | None:
 
 @contextlib.contextmanager
 def cuda_untouched() -> Iterator[None]:
-    """Have PyTorch ask NVML, and not CUDA, whether there is a GPU, if code in the body asks.
+    """Make PyTorch query NVML instead of CUDA if code in the body asks whether there is a GPU.
 
-    A process that has touched CUDA cannot be forked into ranks that use a GPU: "Cannot
+    A process that has initialized CUDA cannot be forked into ranks that use a GPU: "Cannot
     re-initialize CUDA in forked subprocess".
+
+    Examples
+    --------
+    >>> with cuda_untouched():
+    ...     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
+    '1'
     """
-    given = os.environ.get(_NVML_CHECK)
+    previous = os.environ.get(_NVML_CHECK)
     os.environ[_NVML_CHECK] = "1"
     try:
         yield
     finally:
-        if given is None:
+        if previous is None:
             del os.environ[_NVML_CHECK]
         else:
-            os.environ[_NVML_CHECK] = given
+            os.environ[_NVML_CHECK] = previous
 
 
-class WarmProcess:
-    """What the agent of a kernel's first start becomes.
+class ForkServer:
+    """Forks processes for the kernel. The agent of a kernel's first start becomes this.
 
     Parameters
     ----------
@@ -98,37 +114,40 @@ class WarmProcess:
     def __init__(self, channel: int) -> None:
         self._channel = socket.socket(fileno=channel)
         self._channel.set_inheritable(False)
-        self._chosen_threads = set(THREAD_VARIABLES) & set(os.environ)
-        """The variables by which the user has set a number of threads."""
+        self._user_thread_variables = set(THREAD_VARIABLES) & set(os.environ)
+        """The environment variables with which the user has set a number of threads."""
         self._load = Load(0, "")
         self._threads: int | None = None
         self._settings = Settings(0, 0.0, [])
         self._kernel = -1
         self._files: dict[str, tuple[int, ...]] = {}
         self._children: dict[int, int] = {}
-        """The process ids of forked processes, by descriptors that are readable when they end."""
+        """The id of each forked process, by a descriptor that becomes readable when it ends."""
         self._idle_since = 0.0
 
-    def split(self, load: Load, threads: int | None, inherited: list[int]) -> bool:
-        """Return True in a child, which continues as the agent; this process becomes warm.
+    def fork_agent(self, load: Load, threads: int | None, inherited: list[int]) -> bool:
+        """Fork the agent, and become the warm process.
 
-        Return False, in this process, if that is not possible.
+        Return True in the child process, which continues as the agent. Return False in this
+        process if it cannot be forked. Otherwise, do not return in this process.
 
         Parameters
         ----------
         load
-            What was loaded.
+            The message that has told the agent what to load.
         threads
-            How many threads each rank has; None if the user has set the number.
+            The number of threads of each rank; None if the user has set the number.
         inherited
-            Descriptors of the agent, which the warm process closes.
+            Descriptors of the agent. The warm process closes them.
         """
-        self._load, self._threads = load, threads
+        self._load = load
+        self._threads = threads
         try:
             settings = decode(self._channel.recv(PACKET_BYTES, socket.MSG_DONTWAIT))
             if threading.active_count() > 1 or not isinstance(settings, Settings):
                 raise ValueError("this process cannot be forked safely")
-            self._settings, self._kernel = settings, os.pidfd_open(settings.kernel)
+            self._settings = settings
+            self._kernel = os.pidfd_open(settings.kernel)
             if os.getppid() != settings.kernel:
                 raise ValueError("the kernel has ended")
             sys.stderr.flush()
@@ -151,9 +170,9 @@ class WarmProcess:
             os._exit(0)
 
     def _serve(self, agent: int, inherited: list[int]) -> None:
-        """Fork processes until the kernel has ended or needs none."""
+        """Fork processes until the kernel ends or closes the channel, or the idle time is over."""
         self._become_warm(inherited)
-        self._files = _files()
+        self._files = _file_identities()
         with selectors.EpollSelector() as selector:
             self._selector = selector
             selector.register(self._kernel, selectors.EVENT_READ)
@@ -164,7 +183,7 @@ class WarmProcess:
                 continue
 
     def _step(self) -> bool:
-        """Wait for something to do, and do it; return whether to go on."""
+        """Wait for one event, handle it, and return whether to continue."""
         ready = [key.fileobj for key, _ in self._selector.select(self._wait_s())]
         if self._kernel in ready:
             return False
@@ -180,6 +199,7 @@ class WarmProcess:
         return bool(self._children)
 
     def _wait_s(self) -> float | None:
+        """Return the maximum time to wait for an event; None for any time."""
         if self._settings.modules:
             return _LOAD_AFTER_S
         if self._children:
@@ -187,10 +207,10 @@ class WarmProcess:
         return max(0.0, self._idle_since + self._settings.idle_s - time.monotonic())
 
     def _become_warm(self, inherited: list[int]) -> None:
-        """Give back all that belongs to the agent, which continues in another process."""
+        """Release what belongs to the agent, which continues in the child process."""
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+        for signal_number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signal_number, signal.SIG_DFL)
         for descriptor in inherited:
             os.close(descriptor)
         null = os.open(os.devnull, os.O_RDWR)
@@ -202,6 +222,7 @@ class WarmProcess:
             Path("/proc/self/comm").write_text(_NAME)
 
     def _load_modules(self) -> None:
+        """Import the modules of `Settings` and of the ranks."""
         modules = [*self._settings.modules, *_RANK_MODULES]
         self._settings = replace(self._settings, modules=[])
         gc.disable()
@@ -210,7 +231,7 @@ class WarmProcess:
                 importlib.import_module(name)
         gc.freeze()
         gc.enable()
-        self._files = {**_files(), **self._files}
+        self._files = {**_file_identities(), **self._files}
 
     def _receive(self) -> bool:
         """Handle a message of the kernel; return False if the kernel has closed the channel."""
@@ -220,10 +241,11 @@ class WarmProcess:
                 return False
             fork = decode(packet)
             self._settings = replace(self._settings, idle_s=fork.idle_s)
-            # closing the descriptors without a new process tells the kernel to start one itself
+            # If nothing is forked, closing the descriptors tells the kernel to start the process
+            # itself.
             if len(descriptors) == _DESCRIPTORS and self._is_current(fork):
                 self._fork(fork, descriptors)
-        except OSError:  # no memory, or too many processes
+        except OSError:  # out of memory or processes
             pass
         finally:
             for descriptor in descriptors:
@@ -232,20 +254,21 @@ class WarmProcess:
         return True
 
     def _is_current(self, fork: Fork) -> bool:
-        """Return whether a fork has the same modules loaded as a process that starts now."""
+        """Return whether a fork would have the same modules as a process that starts now."""
         if any(_identity(path) != identity for path, identity in self._files.items()):
             return False
         if fork.load is None:
             return True
-        threads = None if self._chosen_threads else _share_of_cores(fork.load.slots)
+        threads = None if self._user_thread_variables else _share_of_cores(fork.load.slots)
         return (fork.load.backend, threads) == (self._load.backend, self._threads)
 
     def _fork(self, fork: Fork, descriptors: list[int]) -> None:
+        """Fork a process, and run its module there."""
         child = os.fork()
         if child:
             try:
                 self._watch(child)
-            except OSError:  # its end could not be reported
+            except OSError:  # the end of the child could not be reported
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 raise
@@ -265,19 +288,24 @@ class WarmProcess:
     def _run(self, fork: Fork, server: int, log: int, starter: int) -> int:
         """Become the process of ``python -m MODULE ARGUMENTS``."""
         os.setsid()
-        own = [self._channel.fileno(), self._kernel, self._selector.fileno(), *self._children]
-        for descriptor in own:
+        inherited = [
+            self._channel.fileno(),
+            self._kernel,
+            self._selector.fileno(),
+            *self._children,
+        ]
+        for descriptor in inherited:
             os.close(descriptor)
         with socket.socket(fileno=starter) as consent:
-            consent.settimeout(_CONSENT_S)
+            consent.settimeout(_MAX_CONSENT_S)
             consent.sendall(str(os.getpid()).encode())
-            if not consent.recv(1):  # the kernel has started another process instead
+            if not consent.recv(1):  # the kernel has started a process itself
                 return 0
         for target, source in ((0, server), (1, log), (2, log)):
             os.dup2(source, target)
         os.close(server)
         os.close(log)
-        for name in set(THREAD_VARIABLES) - self._chosen_threads:
+        for name in set(THREAD_VARIABLES) - self._user_thread_variables:
             os.environ.pop(name, None)  # set again by the next `Load`
         for name, value in fork.environment.items():
             if value is None:
@@ -296,12 +324,13 @@ class WarmProcess:
         return 0
 
     def _watch(self, child: int) -> None:
+        """Watch for the end of a forked process."""
         descriptor = os.pidfd_open(child)
         self._children[descriptor] = child
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def _reap(self, descriptor: int) -> None:
-        """Report how a forked process has ended."""
+        """Report to the kernel how a forked process has ended."""
         self._selector.unregister(descriptor)
         os.close(descriptor)
         child = self._children.pop(descriptor)
@@ -310,7 +339,7 @@ class WarmProcess:
         self._send(Ended(child, code))
 
     def _send(self, message: Warm | Ended) -> None:
-        with contextlib.suppress(OSError):  # the kernel has ended, or does not read
+        with contextlib.suppress(OSError):  # the kernel has ended, or does not read the channel
             self._channel.send(encode(message), socket.MSG_DONTWAIT)
 
 
@@ -318,10 +347,10 @@ def _share_of_cores(slots: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // slots)
 
 
-def _files() -> dict[str, tuple[int, ...]]:
-    """Return the identity of each loaded module's file, and of the folders of packages.
+def _file_identities() -> dict[str, tuple[int, ...]]:
+    """Return the identities of all loaded modules' files, and of the folders of packages.
 
-    A changed folder shows that a package was installed or removed.
+    If a folder has changed, a package was installed or removed.
     """
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     paths = {path for path in loaded if isinstance(path, str)}
@@ -333,6 +362,7 @@ def _package_folders() -> set[str]:
 
 
 def _identity(path: str) -> tuple[int, ...]:
+    """Return what changes if a file is replaced or edited; empty if the file does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116 - thousands of files, between two starts
     except OSError:
@@ -341,10 +371,11 @@ def _identity(path: str) -> tuple[int, ...]:
 
 
 def _show_as(arguments: list[str]) -> None:
-    """Show other arguments for this process in ``ps``, as far as there is room for them."""
+    """Make ``ps`` show other arguments for this process, cut off to the available space."""
     sys.orig_argv = arguments
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    start, end = int(fields[_ARGUMENTS]), int(fields[_ARGUMENTS + 1])
+    start = int(fields[_ARG_START_INDEX])
+    end = int(fields[_ARG_START_INDEX + 1])
     text = b"\0".join(map(os.fsencode, arguments))[: end - start - 1]
     ctypes.memset(start, 0, end - start)
     ctypes.memmove(start, text, len(text))

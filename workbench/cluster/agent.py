@@ -349,7 +349,7 @@ class Agent:
     def _take_end(self, message: Exited) -> None:
         """Keep the end of a rank by a signal, with the reason if its VM was taken away."""
         try:
-            self._gone = self._gone or self._launcher.why_gone(self.host)
+            self._gone = self._gone or self._launcher.unavailable_reason(self.host)
         finally:
             self.ends[message.pid] = message
 

@@ -178,7 +178,7 @@ class AgentChannel:
 
     def said(self) -> str:
         """Return the last lines from the VM that are not messages."""
-        rest = self._connection.said() if self._connection else []
+        rest = self._connection.log_tail() if self._connection else []
         return "\n".join([*self._said, *rest][-_SAID_LINES:])
 
     def close(self, timeout_s: float) -> None:
@@ -216,7 +216,7 @@ class AgentChannel:
                     deadline = max(self._heard + RECONNECT_S, time.monotonic() + _RETRY_S)
                 why = self._why(self.said())
                 if not (self._closing or self._leaving or self.why_lost):
-                    gone = await asyncio.to_thread(self._launcher.why_gone, self._host)
+                    gone = await asyncio.to_thread(self._launcher.unavailable_reason, self._host)
                     self.why_lost = self.why_lost or gone
                 if self._agent_ended or self._leaving or self.why_lost:
                     return

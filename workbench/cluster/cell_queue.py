@@ -141,7 +141,7 @@ class CellQueue:
             processes = self._state.usable()
             if processes.engines.backend.ring_broken:
                 repair_ring(self._state, processes, run.output.say)
-            evidence = self.evidence.of_cell(run, processes)
+            evidence = self.evidence.begin_cell(run, processes)
             run.observe = evidence.observe
             try:
                 return run.wait(lambda: self._begin(run, processes, record))

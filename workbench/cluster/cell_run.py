@@ -177,7 +177,7 @@ class CellRun:
             self.errors,
             known=self._identities,
             released=self.monitor.released or not self._initialized,
-            stall=f"{stall} {self.monitor.cure or self._backend.uneven_cure}" if stall else "",
+            stall=f"{stall} {self.monitor.cure or self._backend.uneven_fix}" if stall else "",
             is_peer_error=lambda error: (
                 (interrupted and error.name == "KeyboardInterrupt")
                 or self._backend.is_peer_error(error)

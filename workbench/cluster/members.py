@@ -173,7 +173,7 @@ class Calls:
     timeout_s
         How long an answer may take.
     lost_peer
-        As `Backend.lost_peer`.
+        As `KernelBackend.lost_peer`.
     """
 
     def __init__(

@@ -31,9 +31,9 @@ class StallReport:
     ring
         All ranks of the cluster; by default those of the cell.
     explain_numbers
-        As `Backend.explain_numbers`.
+        As `KernelBackend.explain_numbers`.
     wait_limit
-        As `Backend.wait_limit`.
+        As `KernelBackend.wait_limit`.
     """
 
     def __init__(

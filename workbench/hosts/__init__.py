@@ -1,4 +1,4 @@
-"""The VMs of a cluster, as users write them: text, host files, or Python objects.
+"""Parse the VMs of a cluster, which users write as text, host files or Python objects.
 
 - `host`: one VM, its fields and their checks
 - `parsing`: reads text, host files and other objects

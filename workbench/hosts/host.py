@@ -1,7 +1,7 @@
-"""One host of a cluster: its fields, their checks, and its text form.
+"""One VM of a cluster: its fields, their checks, and its text form.
 
-Names become arguments of ssh and of a remote shell. Whatever could be an option or shell code
-there is rejected here.
+Names become arguments of ssh and of a remote shell. The checks reject text that ssh could read
+as an option, or that the shell could run as code.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _IPV6 = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?")
 _INTERFACE = re.compile(r"(?!-)[A-Za-z0-9_.:-]{1,15}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# user@name:port:slots before the checks; DOTALL, so that the checks see newlines too
-_ITEM = re.compile(
+# Matches user@name:port:slots before the checks. DOTALL lets the checks see newlines too.
+_HOST_TEXT = re.compile(
     r"(?:(?P<user>[^@]*)@)?(?:\[(?P<ipv6>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::(?P<slots>.*))?",
     re.DOTALL,
 )
 Identity = tuple[str, str | None, int | None]
-"""The name, user and port, which two hosts share if they are the same."""
+"""The name, user and port: two hosts are the same if all three are equal."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,35 @@ class Host:
     slots
         Number of ranks.
     user, port
-        For the ssh connection; None for those of the ssh config.
+        User and port of the ssh connection. None means that the ssh config decides.
     python
-        The Python interpreter.
+        Path of the Python interpreter on the VM.
     directory
-        The working directory of the ranks.
+        Working directory of the ranks.
     interface
-        The network interface of the collectives.
+        Network interface of the collectives.
     environment
         Environment variables of the ranks; read-only.
     key
-        A file with a private key for ssh; None for those of the ssh config.
+        File with a private key for ssh. None means that the ssh config decides.
     alias
-        What users see as its name; None for `name`. `parse_hosts` sets it if hosts share a name.
+        The name that users see, if it differs from `name`. `parse_hosts` sets it if several hosts
+        share a name.
 
     Raises
     ------
     UsageError
         The value of a field is invalid.
+
+    Examples
+    --------
+    >>> host = Host("vm1", slots=2, user="me")
+    >>> host.label
+    'me@vm1'
+    >>> Host("vm1", slots=0)
+    Traceback (most recent call last):
+        ...
+    workbench.errors.UsageError: slots 0: must be a whole number from 1 to 1024.
     """
 
     name: str
@@ -82,29 +93,29 @@ class Host:
             _check_user(self.user)
         if self.port is not None:
             object.__setattr__(self, "port", _checked_number("port", self.port, _MAX_PORT))
-        for what in ("key", "python", "directory"):
-            if getattr(self, what) is not None:
-                _check_text(what, getattr(self, what))
+        for field_name in ("key", "python", "directory"):
+            if getattr(self, field_name) is not None:
+                _check_text(field_name, getattr(self, field_name))
         if self.interface is not None:
             _check_interface(self.interface)
         _check_environment(self.environment)
-        # A copy, so that the caller's dict cannot change a checked host.
+        # Copy the dict: the caller could otherwise change a host after its checks.
         object.__setattr__(self, "environment", MappingProxyType(dict(self.environment)))
 
     @property
     def label(self) -> str:
-        """The name with the user, as users write it."""
+        """The name, preceded by the user if the host has one: ``user@name``."""
         name = f"[{self.name}]" if ":" in self.name else self.name
         return name if self.user is None else f"{self.user}@{name}"
 
     @property
     def shown(self) -> str:
-        """The name that users see."""
+        """The name that messages and tables show."""
         return self.alias or self.name
 
     @property
     def full_label(self) -> str:
-        """The label with the port, which no other host of a cluster has."""
+        """The label with the port; it is unique in a cluster."""
         return self.label if self.port is None else f"{self.label}:{self.port}"
 
     @property
@@ -113,25 +124,43 @@ class Host:
         return self.name, self.user, self.port
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the fields as plain values, the arguments of `Host`."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return the fields as a dict of plain values, which are the arguments of `Host`."""
+        plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return plain | {"environment": dict(self.environment)}
 
     def __reduce__(self) -> tuple[type[Host], tuple[Any, ...]]:
-        # a mapping proxy cannot be pickled or deep-copied; a dict can
+        # A mapping proxy cannot be pickled or deep-copied; a dict can.
         return Host, tuple(self.to_plain().values())
 
 
-def parse_host(item: str) -> dict[str, Any]:
-    """Return the fields in ``user@name:slots``, ``user@name:port`` or ``name:port:slots``."""
-    if not item:
+def parse_host(text: str) -> dict[str, Any]:
+    """Parse ``user@name:slots``, ``user@name:port`` or ``name:port:slots``.
+
+    Returns
+    -------
+    dict
+        Arguments of `Host`: only those that the text contains.
+
+    Raises
+    ------
+    UsageError
+        The text has none of these forms, or the number of slots is invalid.
+
+    Examples
+    --------
+    >>> parse_host("vm1:2")
+    {'name': 'vm1', 'slots': 2}
+    >>> parse_host("me@vm1:2222")
+    {'name': 'vm1', 'user': 'me', 'port': 2222}
+    """
+    if not text:
         raise UsageError("no host before or after a comma. Write one, or remove the comma.")
-    found = _ITEM.fullmatch(item)
-    if found is None:
-        raise UsageError(_not_a_host(item))
-    user, ipv6, name, numbers = found.group("user", "ipv6", "name", "slots")
+    match = _HOST_TEXT.fullmatch(text)
+    if match is None:
+        raise UsageError(_not_a_host(text))
+    user, ipv6, name, numbers = match.group("user", "ipv6", "name", "slots")
     if ipv6 is not None and ":" not in ipv6:
-        raise UsageError(_not_a_host(item))
+        raise UsageError(_not_a_host(text))
     values: dict[str, Any] = {"name": name if ipv6 is None else ipv6}
     if user is not None:
         values["user"] = user
@@ -141,13 +170,14 @@ def parse_host(item: str) -> dict[str, Any]:
     if _is_port(first) and (colon or user is not None):
         values["port"] = int(first)
     else:
-        slots, colon = numbers, ":"
+        slots = numbers
+        colon = ":"
     if colon:
         try:
             values["slots"] = whole_number("slots", slots, MAX_SLOTS)
         except UsageError as error:
             raise UsageError(
-                f"{item!r}: {error} After the colon are the slots, not the port, which is written "
+                f"{text!r}: {error} After the colon are the slots, not the port, which is written "
                 f"before them (vm1:2222:4) and is above {MAX_SLOTS}; an IPv6 address needs "
                 "brackets."
             ) from None
@@ -155,25 +185,36 @@ def parse_host(item: str) -> dict[str, Any]:
 
 
 def _is_port(digits: str) -> bool:
-    """Return whether a number can only be a port: more than one machine has slots."""
+    """Return whether a number can only be a port, because it exceeds the slots of any VM."""
     return bool(_NUMBER.fullmatch(digits)) and MAX_SLOTS < int(digits) <= _MAX_PORT
 
 
-def whole_number(what: str, digits: str, most: int) -> int:
-    """Return the number from 1 to `most` in `digits`."""
-    # int() also accepts "+2", "1_0" and the digits of other scripts
+def whole_number(name: str, digits: str, maximum: int) -> int:
+    """Parse a whole number from 1 to `maximum`; `name` names it in the error.
+
+    Raises
+    ------
+    UsageError
+        The text is not a number, or the number is out of range.
+
+    Examples
+    --------
+    >>> whole_number("slots", "4", 1024)
+    4
+    """
+    # int() would also accept "+2", "1_0" and the digits of other scripts.
     value = int(digits) if _NUMBER.fullmatch(digits) else digits
-    return _checked_number(what, value, most)
+    return _checked_number(name, value, maximum)
 
 
-def _not_a_host(item: str) -> str:
+def _not_a_host(text: str) -> str:
     return (
-        f"{item!r}: not a host. Write name, name:slots, user@name:slots or name:port:slots, with "
+        f"{text!r}: not a host. Write name, name:slots, user@name:slots or name:port:slots, with "
         "an IPv6 address in brackets, such as [fd00::1]:2."
     )
 
 
-# checks of the fields; users may pass objects of any type
+# Checks of the fields. Users may pass objects of any type.
 
 
 def _check_name(name: object) -> None:
@@ -204,19 +245,19 @@ def _check_user(user: object) -> None:
         )
 
 
-def _checked_number(what: str, value: object, most: int) -> int:
+def _checked_number(name: str, value: object, maximum: int) -> int:
     number = as_int(value)
-    if number is None or not 1 <= number <= most:
-        raise UsageError(f"{what} {value!r}: must be a whole number from 1 to {most}.")
+    if number is None or not 1 <= number <= maximum:
+        raise UsageError(f"{name} {value!r}: must be a whole number from 1 to {maximum}.")
     return number
 
 
-def _check_text(what: str, value: object) -> None:
+def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise UsageError(f"{what}: {type(value).__name__}, not text. Write text.")
+        raise UsageError(f"{name}: {type(value).__name__}, not text. Write text.")
     if not value or any(mark in value for mark in "\0\n\r"):
-        found = "contains a NUL or a line break" if value else "empty"
-        raise UsageError(f"{what}: {found}. Write one line of text, or leave {what} out.")
+        problem = "contains a NUL or a line break" if value else "empty"
+        raise UsageError(f"{name}: {problem}. Write one line of text, or leave {name} out.")
 
 
 def _check_interface(interface: object) -> None:
@@ -239,6 +280,6 @@ def _check_environment(environment: object) -> None:
                 f"{name!r}: not an environment variable. Write letters, digits and _, "
                 "without a digit at the beginning."
             )
-        # an empty value is valid; a value can be a secret, which no message may show
+        # An empty value is valid. A value can be a secret, so no message shows it.
         if value != "":
             _check_text(f"environment variable {name}", value)

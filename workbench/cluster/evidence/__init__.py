@@ -1,8 +1,8 @@
-"""Evidence bundles: one file with everything that is known about a failure of the ranks.
+"""Evidence bundles: each is one file with all that is known about a failure of the ranks.
 
-- `recorder`: when a bundle is written, and where; `states`: the ranks' states, which their control
-  threads report
-- `collect`: the bundle of a live cluster; `stored`: that of a recorded run
+- `recorder`: decides when and where a bundle is written; `states`: the ranks' states, which their
+  control threads report
+- `collect`: the bundle of a running cluster; `stored`: the bundle of a recorded run
 - `bundle`: the zip file
-- parts: `ranks`, `timings`, `vms`
+- `ranks`, `timings`, `vms`: parts of a bundle
 """

@@ -1,4 +1,4 @@
-"""Collects the evidence bundle of a live cluster from what the kernel knows, then from its VMs."""
+"""Collect the evidence bundle of a running cluster: first from the kernel, then from the VMs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.errors import CellError
 from workbench.redaction import Redactor
 from workbench.wire.transport import transports_to_plain
 
-_SOURCE = (
+_SOURCE_MISSING = (
     "not included: the run does not store cells, and code can contain secrets. error.txt and "
     "stacks.txt quote the lines concerned"
 )
@@ -26,19 +26,21 @@ _LOG_CHARACTERS = 1 << 17
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What the kernel noted when it decided to make a bundle.
+class FailureContext:
+    """The state of the cluster that the kernel recorded when it decided to make a bundle.
 
     Attributes
     ----------
     reason
-        Why: a sentence.
+        A sentence that says why the bundle is made.
     states, earlier
         As in `ranks.add_ranks`.
     lost
-        Why ranks could no longer answer, by rank.
+        Why a rank could no longer answer, by rank.
     run, error
-        The cell and its error; None without.
+        The cell and its error; None if no cell runs, or if no cell has failed.
+    at_s
+        When this was recorded, in seconds since the epoch.
     """
 
     reason: str
@@ -50,48 +52,64 @@ class Scene:
     at_s: float = field(default_factory=time.time)
 
 
-def known(state: ClusterState, processes: ClusterProcesses, scene: Scene) -> Bundle:
-    """Return a bundle with everything that this kernel knows, without asking any VM."""
-    run, error = scene.run, scene.error
-    facts = {"at_s": scene.at_s, "cluster": state.name, "cell": None if run is None else run.number}
-    bundle = Bundle(scene.reason, _redactor(processes), facts)
-    bundle.add_json("cluster.json", _cluster(state, processes), "the cluster, its state and VMs")
-    ranks.add_ranks(bundle, processes, scene.states, scene.earlier, scene.lost)
+def initial_bundle(
+    state: ClusterState, processes: ClusterProcesses, context: FailureContext
+) -> Bundle:
+    """Return a bundle with all that this kernel knows, without asking any VM."""
+    run = context.run
+    error = context.error
+    facts = {
+        "at_s": context.at_s,
+        "cluster": state.name,
+        "cell": None if run is None else run.number,
+    }
+    bundle = Bundle(context.reason, _redactor(processes), facts)
+    bundle.add_json(
+        "cluster.json", _cluster_facts(state, processes), "the cluster, its state and VMs"
+    )
+    ranks.add_ranks(bundle, processes, context.states, context.earlier, context.lost)
     if error is not None:
-        # those of the run include ranks that were only freed: where they waited
-        # a copy: the cell's thread adds errors
+        # Use the errors of the run: they include ranks that were only released from a wait, and
+        # show where these waited. Copy them, because the cell's thread adds errors concurrently.
         errors = () if run is None else tuple(run.errors.items())
-        of_ranks = {rank: rank_error for rank, rank_error in errors if rank >= 0}
-        ranks.add_errors(bundle, of_ranks, str(error.args[0]))
+        errors_by_rank = {rank: rank_error for rank, rank_error in errors if rank >= 0}
+        ranks.add_errors(bundle, errors_by_rank, str(error.args[0]))
     else:
-        bundle.miss("error.txt", "no cell had failed when this was written")
+        bundle.mark_missing("error.txt", "no cell had failed when this was written")
     if run is not None:
         ranks.add_output(bundle, run.output.recent_text)
     else:
-        bundle.miss("output.txt", "no cell runs")
-    bundle.miss("source.py", _SOURCE)
+        bundle.mark_missing("output.txt", "no cell runs")
+    bundle.mark_missing("source.py", _SOURCE_MISSING)
     bundle.add_end(
         "workbench_log.txt", logs.recent(), "what this kernel has logged", _LOG_CHARACTERS
     )
     timings.add_iterations(bundle, state.timings)
-    bundle.miss("collectives.csv", "they were still being read when this file was written")
+    bundle.mark_missing("collectives.csv", "they were still being read when this file was written")
     bundle.add_json(
-        "collectives.json", _counts(state, processes, scene), "collectives of each rank: counts"
+        "collectives.json",
+        _collective_counts(state, processes, context),
+        "collectives of each rank: counts",
     )
     vms.add_vms(bundle, vms.pending(processes.agents.all))
     return bundle
 
 
 def complete(bundle: Bundle, state: ClusterState, processes: ClusterProcesses) -> None:
-    """Add what takes longer: the answers of the VMs, and records that arrived meanwhile."""
+    """Add what takes longer: the answers of the VMs, and records that have arrived since.
+
+    Replace the parts about VMs and iterations of `initial_bundle`.
+    """
     vms.add_vms(bundle, vms.ask(processes.agents.all))
     timings.add_iterations(bundle, state.timings)
     timings.add_collectives(bundle, state.timings)
 
 
-def _cluster(state: ClusterState, processes: ClusterProcesses) -> dict[str, Any]:
-    """Return what identifies the cluster, without addresses, keys and environments."""
-    options, engines, own = processes.agents.options, processes.engines, state.timings
+def _cluster_facts(state: ClusterState, processes: ClusterProcesses) -> dict[str, Any]:
+    """Return the facts about the cluster, without addresses, keys and environments."""
+    options = processes.agents.options
+    engines = processes.engines
+    run_timings = state.timings
     now, message = state.state_now()
     return {
         "name": state.name,
@@ -117,22 +135,24 @@ def _cluster(state: ClusterState, processes: ClusterProcesses) -> dict[str, Any]
             }
             for agent in processes.agents.all
         ],
-        "run": None if own.path is None else own.path.name,
-        "recording": own.recording,
-        "storage_errors": own.storage_errors,
-        "dropped_records": own.dropped,
+        "run": None if run_timings.path is None else run_timings.path.name,
+        "recording": run_timings.recording,
+        "storage_errors": run_timings.storage_errors,
+        "dropped_records": run_timings.dropped,
     }
 
 
-def _counts(
-    state: ClusterState, processes: ClusterProcesses, scene: Scene
+def _collective_counts(
+    state: ClusterState, processes: ClusterProcesses, context: FailureContext
 ) -> dict[str, dict[str, Any]]:
-    """Return the collectives of each rank: the current one, how many were started and recorded."""
+    """Return each rank's current collective, and how many it has started and recorded."""
     recorded = timings.recorded_counts(state.timings)
-    ended = {} if scene.run is None else scene.run.monitor.started
+    started_of_ended = {} if context.run is None else context.run.monitor.started
     return {
         str(info.rank): {
-            "in_the_cell": ranks.collectives_of(scene.states.get(info.rank), ended.get(info.rank)),
+            "in_the_cell": ranks.collectives_of(
+                context.states.get(info.rank), started_of_ended.get(info.rank)
+            ),
             "recorded": recorded.get(info.rank, timings.unknown_counts()),
         }
         for info in processes.engines.ranks
@@ -140,7 +160,9 @@ def _counts(
 
 
 def _redactor(processes: ClusterProcesses) -> Redactor:
-    hosts, secrets = processes.agents.options.hosts or (), []
+    """Return a redactor that knows the secrets of the hosts, the VMs and the connection."""
+    hosts = processes.agents.options.hosts or ()
+    secrets = []
     for agent in processes.agents.all:
         secrets += agent.facts.secrets
     connection = processes.engines.to_saved()["connection"]

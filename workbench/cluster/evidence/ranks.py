@@ -1,4 +1,4 @@
-"""What a bundle has about the ranks: states, stacks, errors, and how processes have ended."""
+"""Add the parts about ranks to a bundle: states, stacks, errors, and ends of processes."""
 
 from __future__ import annotations
 
@@ -25,22 +25,26 @@ def add_ranks(
     earlier: Mapping[int, SeenState],
     lost: Mapping[int, str],
 ) -> None:
-    """Add the state, the stack and the end of each rank.
+    """Add the state and the stack of each rank, and how its process has ended.
 
     Parameters
     ----------
+    bundle
+        The bundle to which the parts are added.
+    processes
+        The processes of the cluster.
     states
-        The answers to a request for this bundle.
+        The states that ranks have reported for this bundle, by rank.
     earlier
-        The newest states before it.
+        The newest state of each rank before that.
     lost
-        Why ranks can no longer answer.
+        The reason why a rank can no longer answer, by rank.
     """
     infos = {info.rank: info for info in processes.engines.ranks}
-    ends = _ends(processes, infos)
+    ends = _exits(processes, infos)
     rows = []
     for rank, info in infos.items():
-        before = earlier.get(rank)
+        earlier_state = earlier.get(rank)
         rows.append(
             asdict(info)
             | {
@@ -49,8 +53,8 @@ def add_ranks(
                 "state_at_request": states[rank].to_plain()
                 if rank in states
                 else {"unknown": lost.get(rank) or _NO_ANSWER},
-                "newest_earlier_state": before.to_plain()
-                if before is not None and before != states.get(rank)
+                "newest_earlier_state": earlier_state.to_plain()
+                if earlier_state is not None and earlier_state != states.get(rank)
                 else {"unknown": "none was requested before"},
             }
         )
@@ -58,8 +62,10 @@ def add_ranks(
     stacks = [_stack(info, states, earlier, lost) for info in infos.values()]
     bundle.add("stacks.txt", "\n".join(stacks), "the Python stack of each rank's main thread")
     if silent := sorted(set(infos) - set(states)):
-        bundle.miss("stacks.txt: " + phrase(silent), "; ".join(_why_silent(silent, lost)))
-    logs = [f"{_head(infos[rank])}, {end['how']}:\n{end['log']}\n" for rank, end in ends.items()]
+        bundle.mark_missing(
+            "stacks.txt: " + phrase(silent), "; ".join(_silence_reasons(silent, lost))
+        )
+    logs = [f"{_heading(infos[rank])}, {end['how']}:\n{end['log']}\n" for rank, end in ends.items()]
     bundle.add(
         "rank_logs.txt",
         "\n".join(logs) or Unknown("no process of a rank has ended; its log is read at its end"),
@@ -68,7 +74,7 @@ def add_ranks(
 
 
 def add_errors(bundle: Bundle, errors: Mapping[int, RankError], message: str) -> None:
-    """Add the error that the user sees, and the traceback of each rank."""
+    """Add the error message that the user sees, and the traceback of each rank."""
     texts = [COLOURS.sub("", message).rstrip() + "\n"]
     for rank, error in sorted(errors.items()):
         traceback = COLOURS.sub("", error.traceback).rstrip()
@@ -81,49 +87,60 @@ def add_output(bundle: Bundle, output: str) -> None:
     if output:
         bundle.add_end("output.txt", output, "the end of the cell's output", _OUTPUT_CHARACTERS)
     else:
-        bundle.miss("output.txt", "the cell has written nothing so far")
+        bundle.mark_missing("output.txt", "the cell has written nothing so far")
 
 
 def collectives_of(state: SeenState | None, ended: Mapping[int, int] | None) -> dict[str, Any]:
-    """Return a rank's current collective at the request, and how many it started in the cell.
+    """Return a rank's collective at the time of the request, and its counts in the cell.
 
-    Counts are by Horovod's process set; 0 is all ranks.
+    Parameters
+    ----------
+    state
+        The state that the rank has reported; None if it has not answered.
+    ended
+        How many collectives the rank has started in the cell, by Horovod's process set (0 has all
+        ranks); None if the rank has not ended the cell.
+
+    Examples
+    --------
+    >>> collectives_of(None, {0: 12})
+    {'at_request': {'unknown': 'the rank did not answer'}, 'started_at_its_end': {'0': 12}}
     """
-    found: dict[str, Any] = {"at_request": {"unknown": "the rank did not answer"}}
+    counts: dict[str, Any] = {"at_request": {"unknown": "the rank did not answer"}}
     if state is not None:
-        what = state.state
-        found["at_request"] = {
-            "current": what.collective,
-            "number": what.collective_number,
-            "blocked_s": what.blocked_s,
-            "not_completed": list(what.outstanding),
-            "started": {str(what.process_set): what.calls},
+        rank_state = state.state
+        counts["at_request"] = {
+            "current": rank_state.collective,
+            "number": rank_state.collective_number,
+            "blocked_s": rank_state.blocked_s,
+            "not_completed": list(rank_state.outstanding),
+            "started": {str(rank_state.process_set): rank_state.calls},
         }
-    found["started_at_its_end"] = (
+    counts["started_at_its_end"] = (
         {"unknown": "the rank has not ended the cell"}
         if ended is None
         else {str(process_set): count for process_set, count in ended.items()}
     )
-    return found
+    return counts
 
 
-def _ends(processes: ClusterProcesses, infos: Mapping[int, RankInfo]) -> dict[int, dict[str, Any]]:
-    """Return how processes of ranks have ended, by rank."""
-    found = {}
+def _exits(processes: ClusterProcesses, infos: Mapping[int, RankInfo]) -> dict[int, dict[str, Any]]:
+    """Return how each ended process of a rank has ended, by rank."""
+    exits = {}
     for member in processes.engines.members:
         agents = processes.agents.all
         end = agents[member.vm].ends.get(member.info.pid) if member.vm < len(agents) else None
         if end is not None and member.info.rank in infos:
-            found[member.info.rank] = {
+            exits[member.info.rank] = {
                 "code": end.code,
                 "how": exit_text(end.code),
                 "memory": end.oom or "nothing points to a shortage of memory",
                 "log": end.log or "(it wrote nothing)",
             }
-    return found
+    return exits
 
 
-def _head(info: RankInfo) -> str:
+def _heading(info: RankInfo) -> str:
     return f"== rank {info.rank}, process {info.pid} on {info.vm}"
 
 
@@ -133,22 +150,24 @@ def _stack(
     earlier: Mapping[int, SeenState],
     lost: Mapping[int, str],
 ) -> str:
-    seen, before = states.get(info.rank), earlier.get(info.rank)
+    """Return the stack of a rank at the request, and its earlier stack if that differs."""
+    seen = states.get(info.rank)
+    before = earlier.get(info.rank)
     if seen is not None:
-        text = f"{_head(info)}\n{_where(seen)}{seen.state.stack}"
+        text = f"{_heading(info)}\n{_location_text(seen)}{seen.state.stack}"
     else:
-        text = f"{_head(info)}\nunknown: {lost.get(info.rank) or _NO_ANSWER}\n"
-    if before is not None and (seen is None or _place(seen) != _place(before)):
+        text = f"{_heading(info)}\nunknown: {lost.get(info.rank) or _NO_ANSWER}\n"
+    if before is not None and (seen is None or _location(seen) != _location(before)):
         text += f"Its newest earlier state, of {before.at_s:.3f}:\n"
-        text += _where(before) + before.state.stack
+        text += _location_text(before) + before.state.stack
     return text
 
 
-def _place(seen: SeenState) -> tuple[int | None, str | None]:
+def _location(seen: SeenState) -> tuple[int | None, str | None]:
     return seen.state.cell, seen.state.collective
 
 
-def _where(seen: SeenState) -> str:
+def _location_text(seen: SeenState) -> str:
     state = seen.state
     if state.cell is None:
         return "no cell runs\n"
@@ -157,5 +176,5 @@ def _where(seen: SeenState) -> str:
     return f"in cell {state.cell}, for {state.blocked_s:.3f} s in {state.collective!r}\n"
 
 
-def _why_silent(ranks: list[int], lost: Mapping[int, str]) -> list[str]:
+def _silence_reasons(ranks: list[int], lost: Mapping[int, str]) -> list[str]:
     return list(dict.fromkeys(lost.get(rank) or _NO_ANSWER for rank in ranks))

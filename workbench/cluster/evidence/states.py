@@ -1,4 +1,4 @@
-"""The states of the ranks, which their control threads report while the main threads wait."""
+"""Collect the states of ranks. Control threads report them while the main threads wait."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from workbench.wire import Message
 from workbench.wire.rank_messages import RankState, StateRequest
 
 _MAX_REQUESTS = 4
-"""Requests whose answers are kept."""
+"""The answers of so many requests are kept."""
 
 
 class SeenState(NamedTuple):
-    """A rank's state, and when it arrived in seconds since the epoch."""
+    """A rank's state, and the time of its arrival in seconds since the epoch."""
 
     at_s: float
     state: RankState
 
     def to_plain(self) -> dict[str, Any]:
-        """Return JSON values, without the stack."""
+        """Return the state as JSON values, without the stack."""
         plain = asdict(self.state)
         for name in ("stack", "asked_s", "for_stall_report"):
             del plain[name]
@@ -30,7 +30,7 @@ class SeenState(NamedTuple):
 
 
 class RankStates:
-    """Collects the answers to requests for states; `receive` is called in another thread."""
+    """Collects the answers to requests for states. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -38,7 +38,7 @@ class RankStates:
         self._answers: dict[float, dict[int, SeenState]] = {}
 
     def receive(self, rank: int, state: RankState) -> None:
-        """Keep a state that has a stack, whoever has requested it."""
+        """Store a state, if it has a stack. Another object may have requested it."""
         if not state.stack:
             return
         with self._changed:
@@ -48,18 +48,18 @@ class RankStates:
                 self._changed.notify_all()
 
     def forget(self) -> None:
-        """Forget the states of the ranks; their numbers may be those of other processes now."""
+        """Forget all states, because the numbers of ranks may belong to other processes now."""
         with self._changed:
             self._latest.clear()
             self._answers.clear()
 
     def request(self, ranks: Collection[int], send: Callable[[int, Message], None]) -> float:
-        """Ask ranks for their states, and return what identifies the request for `answers`."""
+        """Ask ranks for their states; return the id of the request, which `answers` needs."""
         asked_s = time.monotonic()
         with self._changed:
             self._answers[asked_s] = {}
-            for old in list(self._answers)[:-_MAX_REQUESTS]:
-                del self._answers[old]
+            for old_request in list(self._answers)[:-_MAX_REQUESTS]:
+                del self._answers[old_request]
         for rank in ranks:
             send(rank, StateRequest(asked_s, stack=True, outstanding=True))
         return asked_s
@@ -67,11 +67,11 @@ class RankStates:
     def answers(
         self, asked_s: float, ranks: Collection[int] = (), limit_s: float = 0.0
     ) -> dict[int, SeenState]:
-        """Return the answers to a request; wait up to `limit_s` seconds for those of `ranks`."""
+        """Return the answers to a request; wait up to `limit_s` seconds for `ranks` to answer."""
         with self._changed:
-            found = self._answers.get(asked_s, {})
-            self._changed.wait_for(lambda: set(ranks) <= set(found), limit_s)
-            return dict(found)
+            answers = self._answers.get(asked_s, {})
+            self._changed.wait_for(lambda: set(ranks) <= set(answers), limit_s)
+            return dict(answers)
 
     def latest(self) -> dict[int, SeenState]:
         """Return the newest state of each rank that has reported one with a stack."""

@@ -1,4 +1,4 @@
-"""The evidence bundle of a recorded run: what its folder has, and what this machine shows now."""
+"""Collect the evidence bundle of a recorded run from its folder and the current machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from workbench.timings.run import Run, list_runs, open_run
 from workbench.timings.runs import FolderLike
 
 _NOT_STORED = "a run does not store it; %cluster bundle has it while the cluster runs"
-_LIVE = ("stacks.txt", "ranks.json", "error.txt", "output.txt", "rank_logs.txt", "source.py")
-_HERE = "this-machine-now"
+_LIVE_PARTS = ("stacks.txt", "ranks.json", "error.txt", "output.txt", "rank_logs.txt", "source.py")
+_THIS_MACHINE = "this-machine-now"
 
 
 def write_stored(name: str | None = None, out: FolderLike | None = None) -> Path:
@@ -26,17 +26,17 @@ def write_stored(name: str | None = None, out: FolderLike | None = None) -> Path
     name
         As for `open_run`; the newest run by default.
     out
-        The file; by default ``evidence-RUN.zip`` in the working directory.
+        The file to write; by default ``evidence-RUN.zip`` in the working directory.
 
     Raises
     ------
     RunError
-        There is no such run.
+        The run does not exist.
     UsageError
         The file cannot be written.
     """
-    run = _newest() if name is None else open_run(name)
-    bundle = of_run(run)
+    run = _newest_run() if name is None else open_run(name)
+    bundle = run_bundle(run)
     path = Path(f"evidence-{run.name}.zip" if out is None else out).expanduser().absolute()
     try:
         bundle.write(path)
@@ -48,8 +48,8 @@ def write_stored(name: str | None = None, out: FolderLike | None = None) -> Path
     return path
 
 
-def of_run(run: Run) -> Bundle:
-    """Return the bundle of a run."""
+def run_bundle(run: Run) -> Bundle:
+    """Return the bundle of a run. Parts that a run does not store are marked as missing."""
     earlier = [path.name for path in evidence_files(run.path)]
     facts = {"cluster": run.cluster, "run": run.name, "bundles_of_its_cells": earlier}
     bundle = Bundle(f"Made on demand of the recorded run {run.name}.", Redactor(), facts)
@@ -62,24 +62,29 @@ def of_run(run: Run) -> Bundle:
     counts = timings.recorded_counts(run)
     bundle.add_json(
         "collectives.json",
-        {str(rank): {"recorded": one} for rank, one in counts.items()}
+        {str(rank): {"recorded": rank_counts} for rank, rank_counts in counts.items()}
         or Unknown("no iteration was recorded"),
         "collectives of each rank: counts",
     )
-    for part in _LIVE:
-        bundle.miss(part, _NOT_STORED)
-    old = Unknown("the run has no value of that time")
+    for part in _LIVE_PARTS:
+        bundle.mark_missing(part, _NOT_STORED)
+    unknown_then = Unknown("the run has no value of that time")
     answers: dict[str, vms.Answers] = {
-        name: {vms.SNAPSHOT: snapshot.to_plain(), vms.SAMPLE: old, vms.LOG: old, vms.RAS: old}
+        name: {
+            vms.SNAPSHOT: snapshot.to_plain(),
+            vms.SAMPLE: unknown_then,
+            vms.LOG: unknown_then,
+            vms.RAS: unknown_then,
+        }
         for name, snapshot in run.snapshot().items()
     }
-    vms.add_vms(bundle, answers | {_HERE: vms.this_vm()})
+    vms.add_vms(bundle, answers | {_THIS_MACHINE: vms.this_vm()})
     problems = "\n".join(run.problems) or Unknown("everything could be read")
     bundle.add("problems.txt", problems, "what could not be read of the run")
     return bundle
 
 
-def _newest() -> Run:
+def _newest_run() -> Run:
     runs = list_runs()
     if not runs:
         raise RunError(

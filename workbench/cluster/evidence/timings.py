@@ -1,4 +1,4 @@
-"""What a bundle has of a run's timings: the last iterations and collectives of each rank."""
+"""Add timings to a bundle: the last iterations and collectives of each rank."""
 
 from __future__ import annotations
 
@@ -15,79 +15,90 @@ from workbench.timings.derive import columns
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.store import Rows
 
-LATEST = 100
-"""Iterations of each rank."""
-_BEHIND = 4
-_COLLECTIVES_OF = 2
-"""Iterations whose single collectives are added."""
-_NOTHING = "no iteration was recorded (no optimizer.step() ran, or recording was off)"
+MAX_ITERATIONS = 100
+"""The newest iterations of each rank that a bundle contains."""
+_LAG_FACTOR = 4
+"""So many times the newest `MAX_ITERATIONS` rows per rank are searched, for ranks that lag."""
+_COLLECTIVES_OF_ITERATIONS = 2
+"""The number of newest iterations for which each collective is listed."""
+_NOTHING_RECORDED = "no iteration was recorded (no optimizer.step() ran, or recording was off)"
 
 
 def add_iterations(bundle: Bundle, timings: TimingsQueries) -> None:
-    """Add the last iterations of each rank, without loading pandas."""
+    """Add a table of the last iterations of each rank, without loading pandas."""
     rows = _latest(timings)
     if not len(rows):
-        bundle.miss("iterations.csv", _NOTHING)
+        bundle.mark_missing("iterations.csv", _NOTHING_RECORDED)
         return
-    found = columns(rows)
+    named_columns = columns(rows)
     order = np.lexsort((rows["rank"], rows["iteration"]))
-    lines = zip(*(column[order].tolist() for column in found.values()), strict=True)
+    lines = zip(*(column[order].tolist() for column in named_columns.values()), strict=True)
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(["cell", *found])
+    writer.writerow(["cell", *named_columns])
     cells = rows["cell"][order].tolist()
-    writer.writerows([cell, *map(_shown, line)] for cell, line in zip(cells, lines, strict=True))
-    about = f"the last {LATEST} iterations of each rank; columns as timings.to_frame()"
-    bundle.add("iterations.csv", file.getvalue(), about, numeric=True)
+    writer.writerows(
+        [cell, *map(_csv_value, line)] for cell, line in zip(cells, lines, strict=True)
+    )
+    description = (
+        f"the last {MAX_ITERATIONS} iterations of each rank; columns as timings.to_frame()"
+    )
+    bundle.add("iterations.csv", file.getvalue(), description, numeric=True)
 
 
 def add_collectives(bundle: Bundle, timings: TimingsQueries) -> None:
-    """Add the single collectives of the last iterations."""
+    """Add a table with each collective of the last iterations."""
     rows = _latest(timings)
     if not len(rows):
-        bundle.miss("collectives.csv", _NOTHING)
+        bundle.mark_missing("collectives.csv", _NOTHING_RECORDED)
         return
-    # ranks that are behind have later collectives in earlier iterations
+    # A rank that lags behind has its newest collectives in earlier iterations.
     last = int(rows["iteration"].max())
-    table = timings.collectives(max(0, last - _COLLECTIVES_OF + 1), last)
+    table = timings.collectives(max(0, last - _COLLECTIVES_OF_ITERATIONS + 1), last)
     text: str = table.to_csv(index=False)
-    about = f"single collectives of the last {_COLLECTIVES_OF} iterations"
-    bundle.add("collectives.csv", text, about)
+    description = f"single collectives of the last {_COLLECTIVES_OF_ITERATIONS} iterations"
+    bundle.add("collectives.csv", text, description)
 
 
 def recorded_counts(timings: TimingsQueries) -> dict[int, dict[str, Any]]:
-    """Return what each rank has recorded in the newest cell, by rank."""
+    """Return the number of iterations, tensors and bytes of the newest cell, by rank."""
     rows = timings.rows()
     rows = rows[rows["cell"] == rows["cell"].max(initial=0)]
     return {
         int(rank): {
-            "cell": int(own["cell"].max()),
-            "iterations": len(own),
-            "last_iteration": int(own["iteration"].max()),
-            "tensors": int(own["tensors"].sum()),
-            "bytes": int(own["bytes"].sum()),
+            "cell": int(rank_rows["cell"].max()),
+            "iterations": len(rank_rows),
+            "last_iteration": int(rank_rows["iteration"].max()),
+            "tensors": int(rank_rows["tensors"].sum()),
+            "bytes": int(rank_rows["bytes"].sum()),
         }
         for rank in np.unique(rows["rank"])
-        if len(own := rows[rows["rank"] == rank])
+        if len(rank_rows := rows[rows["rank"] == rank])
     }
 
 
 def unknown_counts() -> dict[str, str]:
-    """Return the plain value for a rank that is not in `recorded_counts`."""
-    return {"unknown": Unknown(_NOTHING).reason}
+    """Return the JSON value for a rank that is not in `recorded_counts`."""
+    return {"unknown": Unknown(_NOTHING_RECORDED).reason}
 
 
 def _latest(timings: TimingsQueries) -> Rows:
-    """Return the last `LATEST` rows of each rank; a rank may be some behind the others."""
+    """Return the last `MAX_ITERATIONS` rows of each rank. A rank may lag behind the others."""
     count = len(timings)
     world = int(timings.rows(max(0, count - 1))["world_size"].max(initial=1))
-    rows = timings.rows(max(0, count - _BEHIND * LATEST * world))
-    parts = [rows[rows["rank"] == rank][-LATEST:] for rank in np.unique(rows["rank"])]
+    rows = timings.rows(max(0, count - _LAG_FACTOR * MAX_ITERATIONS * world))
+    parts = [rows[rows["rank"] == rank][-MAX_ITERATIONS:] for rank in np.unique(rows["rank"])]
     return np.concatenate(parts) if parts else rows
 
 
-def _shown(value: Any) -> Any:
-    """Return a figure for CSV; an unknown one is empty."""
+def _csv_value(value: Any) -> Any:
+    """Format a number for CSV; NaN, which means unknown, becomes an empty field.
+
+    Examples
+    --------
+    >>> _csv_value(1234.56789), _csv_value(float("nan")), _csv_value(3)
+    ('1234.57', '', 3)
+    """
     if not isinstance(value, float):
         return value
     return "" if math.isnan(value) else f"{value:.6g}"

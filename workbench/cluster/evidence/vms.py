@@ -1,7 +1,8 @@
-"""What a bundle has about VMs: hardware, current use, the kernel's log, NCCL RAS, and findings."""
+"""Add the parts about VMs: hardware, utilization, kernel log, NCCL RAS and findings."""
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -17,51 +18,68 @@ from workbench.resources.counters import Sampler
 from workbench.resources.kernel_log import read_kernel_log
 from workbench.resources.nccl_ras import read_ras
 
-SNAPSHOT, SAMPLE, LOG, RAS = "snapshot", "sample", "kernel log", "NCCL RAS"
+_log = logging.getLogger(__name__)
+
+# the questions that agents answer
+SNAPSHOT = "snapshot"
+SAMPLE = "sample"
+LOG = "kernel log"
+RAS = "NCCL RAS"
 PACKAGE_LOG = "log"
-"""The questions to the agent of a VM."""
-_LIMIT_S = 5.0
-_RATE_S = 0.6
-"""Interval between two samples, from which rates are computed; agents repeat younger ones."""
+_QUESTIONS = (SAMPLE, SNAPSHOT, LOG, RAS, PACKAGE_LOG)
+_MAX_ANSWER_S = 5.0
+_SAMPLE_INTERVAL_S = 0.6
+"""Interval between the two samples from which rates are computed.
+
+It exceeds the age up to which agents return the same sample again."""
 _PENDING = Unknown("it was still being collected when this file was written")
 
 Answers = Mapping[str, Any]
-"""Plain values or `Unknown`, by question."""
+"""JSON values or `Unknown`, by question."""
 
 
 def pending(agents: Sequence[Agent]) -> dict[str, Answers]:
-    """Return what is known of each VM without asking it: its snapshot from the start."""
+    """Return what the kernel knows about each VM without asking it: its first snapshot."""
     rest = dict.fromkeys((SAMPLE, LOG, RAS, PACKAGE_LOG), _PENDING)
     return {agent.name: {SNAPSHOT: agent.facts.snapshot, **rest} for agent in agents}
 
 
-def ask(agents: Sequence[Agent], limit_s: float = _LIMIT_S) -> dict[str, Answers]:
-    """Ask all agents at once, and return their answers by VM.
+def ask(agents: Sequence[Agent], limit_s: float = _MAX_ANSWER_S) -> dict[str, Answers]:
+    """Ask all agents concurrently, and return their answers by VM.
 
-    Of a VM that does not answer, the snapshot is that of the start.
+    If a VM does not answer, use the snapshot that its agent took at its start.
+
+    Parameters
+    ----------
+    agents
+        The agents of all VMs. Lost ones are not asked.
+    limit_s
+        Maximum time for the answers. The second samples may take half of it in addition.
     """
-    there = [agent for agent in agents if not agent.lost]
-    asked = {
-        agent: {k: agent.post(k) for k in (SAMPLE, SNAPSHOT, LOG, RAS, PACKAGE_LOG)}
-        for agent in there
+    live_agents = [agent for agent in agents if not agent.lost]
+    questions_by_agent = {
+        agent: {kind: agent.post(kind) for kind in _QUESTIONS} for agent in live_agents
     }
     deadline = time.monotonic() + limit_s
     answered = {
-        agent: {kind: agent.answer(one, deadline) for kind, one in questions.items()}
-        for agent, questions in asked.items()
+        agent: {kind: agent.answer(question, deadline) for kind, question in questions.items()}
+        for agent, questions in questions_by_agent.items()
     }
-    rated = [agent for agent in there if not isinstance(answered[agent][SAMPLE], Unknown)]
-    time.sleep(_RATE_S if rated else 0.0)
-    second = {agent: agent.post(SAMPLE) for agent in rated}
+    sampled_agents = [
+        agent for agent in live_agents if not isinstance(answered[agent][SAMPLE], Unknown)
+    ]
+    time.sleep(_SAMPLE_INTERVAL_S if sampled_agents else 0.0)
+    second_questions = {agent: agent.post(SAMPLE) for agent in sampled_agents}
     deadline = time.monotonic() + limit_s / 2
-    for agent, question in second.items():
+    for agent, question in second_questions.items():
         if not isinstance(sample := agent.answer(question, deadline), Unknown):
             answered[agent][SAMPLE] = sample
+    _log.debug("%d of %d agents were asked for evidence", len(live_agents), len(agents))
     return {agent.name: _answers(agent, answered.get(agent, {})) for agent in agents}
 
 
 def _answers(agent: Agent, answered: dict[str, Any]) -> Answers:
-    """Return the answers of a VM, with the reason why there are none if it is lost."""
+    """Return the answers of a VM. If it is lost, they have the reason for that."""
     if isinstance(answered.get(SNAPSHOT), Unknown):
         del answered[SNAPSHOT]
     lost = dict.fromkeys((SAMPLE, LOG, RAS, PACKAGE_LOG), Unknown(agent.lost))
@@ -69,12 +87,13 @@ def _answers(agent: Agent, answered: dict[str, Any]) -> Answers:
 
 
 def this_vm() -> Answers:
-    """Return the same about the machine that this process runs on."""
+    """Return the same answers about the machine of this process."""
     with Sampler() as sampler:
         sampler.sample()
-        time.sleep(_RATE_S)
+        time.sleep(_SAMPLE_INTERVAL_S)
         sample = sampler.sample().to_plain()
-    log, ras = read_kernel_log(), read_ras()
+    log = read_kernel_log()
+    ras = read_ras()
     return {
         SNAPSHOT: take_snapshot().to_plain(),
         SAMPLE: sample,
@@ -85,7 +104,7 @@ def this_vm() -> Answers:
 
 
 def add_vms(bundle: Bundle, vms: Mapping[str, Answers]) -> None:
-    """Add the answers of VMs, and the findings of the doctor on their snapshots."""
+    """Add the answers of each VM, and the doctor's findings about its snapshot."""
     folders: set[str] = set()
     for name, answers in vms.items():
         folder = f"vms/{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('.') or 'vm'}"
@@ -93,15 +112,17 @@ def add_vms(bundle: Bundle, vms: Mapping[str, Answers]) -> None:
             folder += "_"
         folders.add(folder)
         bundle.add_json(f"{folder}/snapshot.json", answers[SNAPSHOT], f"{name}: hardware, settings")
-        about = f"{name}: GPU state, NIC counters, processes now"
-        bundle.add_json(f"{folder}/sample.json", answers[SAMPLE], about)
+        description = f"{name}: GPU state, NIC counters, processes now"
+        bundle.add_json(f"{folder}/sample.json", answers[SAMPLE], description)
         bundle.add(f"{folder}/kernel_log.txt", _log_text(answers[LOG]), f"{name}: kernel log lines")
-        about = f"{name}: NCCL's report on its communicators"
-        bundle.add_json(f"{folder}/nccl_ras.json", answers[RAS], about)
-        about = f"{name}: configuration problems"
-        bundle.add(f"{folder}/doctor.txt", _findings(answers[SNAPSHOT]), about)
-        about = f"{name}: what the agent and its ranks have logged"
-        bundle.add(f"{folder}/workbench_log.txt", _package_log_text(answers[PACKAGE_LOG]), about)
+        description = f"{name}: NCCL's report on its communicators"
+        bundle.add_json(f"{folder}/nccl_ras.json", answers[RAS], description)
+        description = f"{name}: configuration problems"
+        bundle.add(f"{folder}/doctor.txt", _findings(answers[SNAPSHOT]), description)
+        description = f"{name}: what the agent and its ranks have logged"
+        bundle.add(
+            f"{folder}/workbench_log.txt", _package_log_text(answers[PACKAGE_LOG]), description
+        )
 
 
 def _package_log_text(texts: Any) -> str | Unknown:

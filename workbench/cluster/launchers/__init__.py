@@ -1,22 +1,23 @@
-"""Launchers: how the kernel starts an agent on each VM, and connects to it.
+"""Launchers: they start an agent on each VM, and connect the kernel to it.
 
-- `ssh`: the launcher for VMs; the one for this machine is below
-- `mpi`: agents of all VMs, or of this machine, by one mpiexec
-- `slurm`: the launcher for Slurm; `slurm_commands`: what it runs;
-  `slurm_job`: a job in words
+- `ssh`: the launcher for VMs; the launcher for this machine is in this file
+- `mpi`: starts the agents of all VMs, or of this machine, with one mpiexec
+- `slurm`: the launcher for Slurm; `slurm_commands`: the commands that it runs;
+  `slurm_job`: parses and describes a job
 - `existing`: the launcher for clusters that ipyparallel has started; `foreign_cluster`: calls
-  on their engines
+  functions on their engines
 - `preflight`: checks before ranks start; `placement`: the interface, GPU, NIC and cores of a rank
-- `ipyparallel_launcher`: agents for clusters that ipyparallel itself starts
+- `ipyparallel_launcher`: starts agents for clusters that ipyparallel itself manages
 
-A new launcher needs a module here with a subclass of `Launcher`, or of `RelayLauncher`, and an
-entry in the table `LAUNCHERS`.
+To add a launcher, add a module here with a subclass of `Launcher` or `RelayLauncher`, and an entry
+in the table `LAUNCHERS`.
 """
 
 from __future__ import annotations
 
 import errno
 import importlib
+import logging
 import os
 import re
 import resource
@@ -39,6 +40,8 @@ from workbench.wire import detached
 from workbench.wire.agent_messages import Load
 from workbench.wire.detached import connect_agent, exit_text, open_log, start_agent
 
+_log = logging.getLogger(__name__)
+
 LAUNCHERS = {
     "local": "workbench.cluster.launchers.LocalLauncher",
     "ssh": "workbench.cluster.launchers.ssh.SshLauncher",
@@ -48,27 +51,40 @@ LAUNCHERS = {
 }
 """The class of each launcher, by the name that users write."""
 DEFAULT = "local"
+"""The launcher if the user names neither a launcher nor hosts."""
 FOR_HOSTS = "ssh"
-"""The default where the user names hosts."""
-_LOG_BYTES = 4096
+"""The launcher if the user names hosts but no launcher."""
+_MAX_LOG_BYTES = 4096
 _CONNECT_S = 15.0
 
 
 def launcher_class(name: str) -> type[Launcher]:
-    """Return the class of a launcher in `LAUNCHERS`."""
+    """Import and return the class of a launcher in `LAUNCHERS`.
+
+    Examples
+    --------
+    >>> launcher_class("ssh").needs_hosts
+    True
+    """
     module, _, class_name = LAUNCHERS[name].rpartition(".")
-    found: type[Launcher] = getattr(importlib.import_module(module), class_name)
-    return found
+    launcher: type[Launcher] = getattr(importlib.import_module(module), class_name)
+    return launcher
 
 
 def create(name: str, config: Path | None = None, arguments: tuple[str, ...] = ()) -> Launcher:
-    """Return a launcher by its name in `LAUNCHERS`; the others are parameters of `Launcher`."""
+    """Return a new launcher by its name in `LAUNCHERS`. See `Launcher` for the other parameters."""
     return launcher_class(name)(config, arguments)
 
 
 def refused_start(error: OSError) -> StartFailed:
-    """Return why a start failed on this machine, and what to do."""
-    where = "" if error.filename is None else f"{error.filename}: "
+    """Return the error of a start that failed on this machine, with advice.
+
+    Examples
+    --------
+    >>> refused_start(OSError(errno.ENOSPC, "No space left on device", "/tmp")).cause
+    '/tmp: No space left on device. Make room there, then start again.'
+    """
+    prefix = "" if error.filename is None else f"{error.filename}: "
     if error.errno == errno.EMFILE:
         return StartFailed(
             f"this process may open {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files, and "
@@ -76,15 +92,15 @@ def refused_start(error: OSError) -> StartFailed:
             "starts."
         )
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StartFailed(f"{where}{error.strerror}. Make room there, then start again.")
-    return StartFailed(f"{where}{error.strerror or error}. Correct that, then start again.")
+        return StartFailed(f"{prefix}{error.strerror}. Make room there, then start again.")
+    return StartFailed(f"{prefix}{error.strerror or error}. Correct that, then start again.")
 
 
 def read_shared(log: IO[bytes], start: int, size: int) -> str:
-    """Return text of a log to which a process writes through the same open file.
+    """Read text from a log to which another process writes through the same open file.
 
-    The process writes at the position of that file. Reading must not move it, or the process would
-    overwrite what it has written.
+    The process shares the position of the open file, and writes there. This function does not move
+    the position. Otherwise, the process would overwrite its output.
     """
     return os.pread(log.fileno(), size, start).decode("utf-8", "replace")
 
@@ -96,10 +112,10 @@ class Connection:
     Attributes
     ----------
     socket
-        Sends to the agent and receives from it.
+        Sends messages to the agent, and receives its messages.
     process
-        The relay's process on this machine, such as ``ssh``; or the agent itself, if this
-        kernel has started it on this machine.
+        The process on this machine that connects to the agent, such as ``ssh``; or the agent
+        itself, if this kernel has started it on this machine.
     log
         The output of `process`.
     """
@@ -107,17 +123,17 @@ class Connection:
     socket: socket.socket
     process: detached.Process | None = None
     log: IO[bytes] | None = None
-    _using_log: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    """The I/O thread closes the log while other threads may read it."""
+    _log_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Held to read or close the log: the I/O thread closes it while other threads read it."""
 
-    def said(self) -> list[str]:
+    def log_tail(self) -> list[str]:
         """Return the last lines of the log."""
-        with self._using_log:
+        with self._log_lock:
             return self._read_log()
 
     def close_log(self) -> list[str]:
         """Close the log, and return its last lines."""
-        with self._using_log:
+        with self._log_lock:
             lines = self._read_log()
             if self.log is not None:
                 self.log.close()
@@ -125,16 +141,16 @@ class Connection:
             return lines
 
     def _read_log(self) -> list[str]:
-        """Return the last lines of the log; `_using_log` is held."""
+        """Return the last lines of the log. The caller holds `_log_lock`."""
         if self.log is None:
             return []
-        start = max(0, os.fstat(self.log.fileno()).st_size - _LOG_BYTES)
-        return read_shared(self.log, start, _LOG_BYTES).splitlines()
+        start = max(0, os.fstat(self.log.fileno()).st_size - _MAX_LOG_BYTES)
+        return read_shared(self.log, start, _MAX_LOG_BYTES).splitlines()
 
 
 @dataclass(frozen=True)
 class AgentStart:
-    """An agent to start: its VM (None for this machine), the number of its ranks, its folder."""
+    """An agent to start: its VM (None for this machine), its number of ranks, and its folder."""
 
     host: Host | None
     slots: int
@@ -147,21 +163,21 @@ class Launcher(ABC):
     Parameters
     ----------
     config
-        A configuration file for its command, if the user has named one.
+        A configuration file for the launcher's command, if the user has named one.
     arguments
-        Further arguments of the command, for a launcher that accepts some.
+        Further arguments of the command, for launchers that accept some.
 
     Attributes
     ----------
     remote
-        Whether agents can start on other hosts, rather than on this machine.
+        Whether the launcher starts agents on other VMs, rather than on this machine.
     allocates
-        Whether it chooses the hosts itself (`allocate`), instead of the user.
+        Whether the launcher chooses the VMs (`allocate`), rather than the user.
     needs_hosts
-        Whether the user must name the hosts.
+        Whether the user must name the VMs.
     has_slots
-        Whether there is also a process for each rank, whose environment the rank gets
-        (`workbench.agent.mpi_slot`).
+        Whether the launcher also starts a process per rank, and the rank gets the environment of
+        this process (`workbench.agent.mpi_slot`).
     """
 
     remote: ClassVar[bool] = False
@@ -170,25 +186,28 @@ class Launcher(ABC):
     has_slots: ClassVar[bool] = False
 
     def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
-        self._config, self._arguments = config, arguments
+        self._config = config
+        self._arguments = arguments
 
-    def launch(  # noqa: B027 - most launchers start each agent by a command of its own
+    def launch(  # noqa: B027 - most launchers start each agent with a separate command
         self,
         agents: Sequence[AgentStart],
         grace_s: float,
         deadline: float,
         interrupted: threading.Event,
     ) -> None:
-        """Start several agents by one command, if this launcher does; `start` then connects.
+        """Start several agents with one command, if this launcher can; `start` then connects.
 
         Parameters
         ----------
+        agents
+            The agents to start.
         grace_s
             The agents end after so many seconds without a kernel.
         deadline
-            When to give up, by `time.monotonic`.
+            The time, on the clock of `time.monotonic`, at which to give up.
         interrupted
-            Set when to give up at once.
+            An event: if it is set, give up at once.
 
         Raises
         ------
@@ -197,38 +216,59 @@ class Launcher(ABC):
         """
 
     def allocate(self, options: Any, _: Callable[[str], None]) -> Any:
-        """Wait for hosts; return the `Options` with them, or unchanged if they have them.
+        """Wait until this launcher has VMs, and return the `Options` with them.
 
-        The second argument is called with what is waited for. Raise `StartFailed` if no hosts
-        can be had. `release` must be called in any case.
-        """
-        return options
-
-    def release(self) -> None:
-        """End what is left of `launch`, and give back what `allocate` took, if anything."""
-        return
-
-    def why_gone(self, _: Host | None) -> str:
-        """Return why a host, or all, can no longer be used; empty if unknown. May block."""
-        return ""
-
-    def describe(self) -> str:
-        """Return one line about what `allocate` took; empty for nothing. May block."""
-        return ""
-
-    @abstractmethod
-    def start(self, host: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
-        """Start the agent of a VM; it ends after `grace_s` seconds without a kernel.
+        If the options already have VMs, return the options unchanged. The caller must call
+        `release` later, even if this raises an error.
 
         Parameters
         ----------
-        keep
-            Whether it may outlive this process.
+        options
+            The `Options` of the cluster.
+        _
+            Called with one line about the progress of the wait.
 
         Raises
         ------
         StartFailed
-            The command that launches it cannot be run.
+            No VMs are available.
+        """
+        return options
+
+    def release(self) -> None:
+        """End the remaining processes of `launch`, and release the VMs of `allocate`."""
+        return
+
+    def unavailable_reason(self, _: Host | None) -> str:
+        """Return why a VM, or all VMs (None), can no longer be used; empty if unknown.
+
+        This may block.
+        """
+        return ""
+
+    def describe(self) -> str:
+        """Return one line about the allocation; empty if there is none. This may block."""
+        return ""
+
+    @abstractmethod
+    def start(self, host: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
+        """Start the agent of a VM, and connect to it.
+
+        Parameters
+        ----------
+        host
+            The VM; None for this machine.
+        folder
+            The folder of the agent.
+        grace_s
+            The agent ends after so many seconds without a kernel.
+        keep
+            Whether the agent may outlive this process.
+
+        Raises
+        ------
+        StartFailed
+            The command that starts the agent cannot be run.
         """
 
     @abstractmethod
@@ -237,46 +277,75 @@ class Launcher(ABC):
 
         Parameters
         ----------
+        host
+            The VM; None for this machine.
+        folder
+            The folder of the agent.
         patience_s
             How long to wait for a VM that does not answer.
 
         Raises
         ------
         OSError
-            The agent is known to have ended.
+            The agent has ended.
         """
 
     @abstractmethod
-    def failure(self, host: Host | None, code: int | None, said: str) -> StartFailed:
-        """Return why the agent of a VM did not answer.
+    def failure(self, host: Host | None, code: int | None, output: str) -> StartFailed:
+        """Return the error about an agent that did not answer.
 
         Parameters
         ----------
+        host
+            The VM; None for this machine.
         code
             Exit status of the relay or of the agent; None while it runs.
-        said
-            Their output.
+        output
+            The output of the relay or of the agent.
         """
 
 
 def first_s(deadline: float) -> float:
     """Return for how many seconds agents that `Launcher.launch` starts wait for the kernel.
 
-    They have started until `deadline` (by `time.monotonic`), and only then it connects.
+    The kernel connects only when all agents have started, which is at `deadline` (on the clock of
+    `time.monotonic`) at the latest.
     """
     return deadline - time.monotonic() + _CONNECT_S
 
 
-def python_failure(code: int | None, said: str, python: str) -> tuple[str, str] | None:
-    """Return why a VM's Python could not run the relay, and what to do; None if it could."""
-    missing = re.search(r"No module named '?([\w.]+)", said)
-    if missing and missing[1].split(".")[0] == "workbench":
+def python_failure(code: int | None, output: str, python: str) -> tuple[str, str] | None:
+    """Explain why a VM's Python could not run the relay.
+
+    Parameters
+    ----------
+    code
+        The exit status of the command; None if it is unknown.
+    output
+        The output of the command.
+    python
+        The Python interpreter that was started.
+
+    Returns
+    -------
+    tuple of str or None
+        The cause, and what to do. None if Python is not the cause.
+
+    Examples
+    --------
+    >>> python_failure(1, "No module named 'workbench'", "python3")[0]
+    'gradient-workbench is not installed for python3 there'
+    >>> python_failure(127, "", "python4")[0]
+    'there is no such Python: python4'
+    """
+    missing_module = re.search(r"No module named '?([\w.]+)", output)
+    if missing_module and missing_module[1].split(".")[0] == "workbench":
         return (
             f"gradient-workbench is not installed for {python} there",
             f"install it there in the same version: {python} -m pip install gradient-workbench",
         )
-    if missing:
-        return f"{python} lacks {missing[1]} there", "install gradient-workbench there again"
+    if missing_module:
+        return f"{python} lacks {missing_module[1]} there", "install gradient-workbench there again"
     if code in {126, 127}:
         return (
             f"there is no such Python: {python}",
@@ -286,12 +355,13 @@ def python_failure(code: int | None, said: str, python: str) -> tuple[str, str] 
 
 
 class LocalLauncher(Launcher):
-    """Starts the agent of this machine; it ends with this process unless it is kept.
+    """Starts the agent of this machine. The agent ends with this process unless it is kept.
 
     Attributes
     ----------
     load
-        What the agent will be told to load, if the kernel's warm process may be used.
+        The modules that the agent will load, if it may be forked from the kernel's warm process;
+        None to start a new process.
     """
 
     load: Load | None = None
@@ -304,40 +374,49 @@ class LocalLauncher(Launcher):
             process, client = start_agent(folder, grace_s, parent, spawn=spawn)
         except OSError as error:
             raise refused_start(error) from error
+        _log.info(
+            "Started the agent of this machine in %s (%s)",
+            folder,
+            "new process" if self.load is None else "from the warm process, if it can be used",
+        )
         return Connection(client, process, open_log(folder))
 
     def attach(self, _: Host | None, folder: Path, __: float) -> Connection:
         """See `Launcher`."""
         return Connection(connect_agent(folder))
 
-    def failure(self, _: Host | None, code: int | None, said: str) -> StartFailed:
+    def failure(self, _: Host | None, code: int | None, output: str) -> StartFailed:
         """See `Launcher`."""
         ended = "did not answer in time" if code is None else exit_text(code)
-        return StartFailed(f"the agent of this machine {ended}:\n{said}")
+        return StartFailed(f"the agent of this machine {ended}:\n{output}")
 
 
 class RelayLauncher(Launcher):
-    """Runs the relay on a VM by a command, which connects it to standard input and output."""
+    """Runs a command that starts the relay on a VM and carries its standard input and output."""
 
     remote = True
 
     @abstractmethod
     def command(self, host: Host, program: list[str], patience_s: float | None) -> list[str]:
-        """Return the command that runs a program on a host.
+        """Return the command that runs a program on a VM.
 
         Parameters
         ----------
+        host
+            The VM.
+        program
+            The program and its arguments.
         patience_s
-            How long to wait for a host that does not answer; None for the default.
+            How long to wait for a VM that does not answer; None for the default.
 
         Raises
         ------
         StartFailed
-            There is no such command on this machine.
+            The command does not exist on this machine.
         """
 
     def environment(self) -> dict[str, str] | None:
-        """Return the command's environment; None for that of this process."""
+        """Return the environment of the command; None for the environment of this process."""
         return None
 
     def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
@@ -349,13 +428,14 @@ class RelayLauncher(Launcher):
         return self._run(host, [str(folder)], patience_s)
 
     def _run(self, host: Host | None, arguments: list[str], patience_s: float | None) -> Connection:
+        """Run the relay on a VM, and return the connection."""
         assert host is not None
         program = [host.python or sys.executable, "-m", "workbench.agent.relay", *arguments]
         command = self.command(host, program, patience_s)
         ours, theirs = socket.socketpair()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - read as long as the connection is
         try:
-            # in a session of its own, so that Ctrl-C in a terminal does not end it
+            # Start a new session, so that Ctrl-C in a terminal does not end the command.
             process = subprocess.Popen(
                 command,
                 stdin=theirs.fileno(),
@@ -368,4 +448,5 @@ class RelayLauncher(Launcher):
             raise StartFailed(f"{command[0]} cannot be started: {error}", vm=host.shown) from error
         finally:
             theirs.close()
+        _log.debug("%s: started %s as process %d", host.shown, command[0], process.pid)
         return Connection(ours, process, log)

@@ -1,13 +1,15 @@
-"""The launcher for clusters that ipyparallel has started, by any of its own launchers.
+"""The launcher for clusters that ipyparallel has started, with any of its own launchers.
 
-An engine there is the way onto its machine: it starts an agent, which forks a rank for each of
-the engines of its job there. The agent connects to the kernel (`workbench.agent.tunnel`), as the
-ranks do. Engines and controller are left as they are; the agent ends with the last of its engines.
+This launcher reaches a VM through the engines there: one of them starts an agent, which forks a
+rank for each engine of the job on this VM. The agent and the ranks connect to the kernel
+(`workbench.agent.tunnel`). Engines and controller keep running. The agent ends with the last of its
+engines.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import socket
@@ -42,14 +44,19 @@ from workbench.resources import Unknown
 from workbench.resources.host.machine import machine_identity
 from workbench.wire.foreign_engine import GIVEN_GPUS, TUNNEL, ForeignEngine
 
+_log = logging.getLogger(__name__)
+
 _PROGRAM = "workbench.agent.tunnel"
 _RETRY_S = 2.0
-_OF_LIMIT = 0.9
-"""An engine gives up the start of an agent before this kernel does, and says so."""
+_ENGINE_LIMIT_FACTOR = 0.9
+"""An engine gives up starting an agent after this part of the kernel's own time limit.
+
+The engine can therefore report the failure before the kernel gives up.
+"""
 
 
 class ExistingLauncher(RelayLauncher):
-    """Starts agents through engines, and waits for their connections."""
+    """Starts agents through engines, and waits until the agents connect."""
 
     allocates = True
     has_slots = True
@@ -57,139 +64,167 @@ class ExistingLauncher(RelayLauncher):
     def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
         super().__init__(config, arguments)
         self._cluster: ForeignCluster | None = None
-        self._known: dict[int, ForeignEngine] = {}
-        self._taken: dict[str, Any] = {}
-        """What another kernel needs to attach: as `allocate` and `launch` have filled it."""
+        self._engines_by_number: dict[int, ForeignEngine] = {}
+        self._saved: dict[str, Any] = {}
+        """The data that another kernel needs to attach; `allocate` and `launch` fill it."""
         self._errors: dict[str, StartFailed] = {}
         self._stopped = threading.Event()
 
-    # the engines
+    # Methods for the engines.
 
     def allocate(self, options: Options, progress: Callable[[str], None]) -> Options:
-        """See `Launcher`. Waits for n engines, or the first, until `start_timeout_s`."""
+        """Wait for n engines (for one if n is 0), at most `start_timeout_s`. See `Launcher`."""
         if options.allocation is not None:
-            self._taken = cast("dict[str, Any]", options.allocation)
+            self._saved = cast("dict[str, Any]", options.allocation)
             return options
         deadline = time.monotonic() + options.start_timeout_s
         file = connection_file(options.job)
         name = options.job.get("profile", "default")
         source = str(file) if "connection_file" in options.job else f"profile {name!r}"
         public, secret = (key.decode() for key in zmq.curve_keypair())
-        self._taken = {"file": str(file), "source": source, "public": public, "secret": secret}
-        self._taken |= {"hosts": {}, "tunnels": {}, "address": "", "n": options.n}
-        cluster = self._connected()
+        self._saved = {"file": str(file), "source": source, "public": public, "secret": secret}
+        self._saved |= {"hosts": {}, "tunnels": {}, "address": "", "n": options.n}
+        cluster = self._connect()
         cluster.wait_for_engines(options.n, deadline, progress, self._stopped)
         progress(f"waiting until engines of {source} have time")
-        self._describe(cluster.engines, options.n, deadline, self._stopped)
-        hosts = self._group(self._known)
-        n = options.n or len(self._known)
-        return replace(options, n=n, hosts=hosts, allocation=self._taken)
+        self._describe_engines(cluster.engines, options.n, deadline, self._stopped)
+        hosts = self._group_by_job(self._engines_by_number)
+        n = options.n or len(self._engines_by_number)
+        return replace(options, n=n, hosts=hosts, allocation=self._saved)
 
-    def _connected(self) -> ForeignCluster:
+    def _connect(self) -> ForeignCluster:
+        """Return the client of the cluster; connect if that has not happened yet."""
         if self._cluster is None:
-            self._cluster = ForeignCluster(Path(self._taken["file"]), self._taken["source"])
+            self._cluster = ForeignCluster(Path(self._saved["file"]), self._saved["source"])
         cluster = self._cluster
-        if self._stopped.is_set():  # while it connected
+        if self._stopped.is_set():  # another thread called `release` during the connection
             self.release()
             raise StartFailed("interrupted")
         return cluster
 
-    def _describe(
+    def _describe_engines(
         self, engines: Iterable[int], enough: int, deadline: float, stop: threading.Event
     ) -> None:
-        """Have engines describe themselves, and check what only this kernel can."""
-        unknown = set(engines) - set(self._known)
-        if not unknown:
+        """Make engines describe themselves, and check their versions and routes.
+
+        Parameters
+        ----------
+        engines
+            The numbers of the engines. Engines that are already described are skipped.
+        enough
+            See `ForeignCluster.describe`.
+        deadline
+            The time at which to give up, on the clock of `time.monotonic`.
+        stop
+            An event: if it is set, give up at once.
+
+        Raises
+        ------
+        StartFailed
+            An engine does not answer, has another version, or cannot connect to this machine.
+        """
+        new_engines = set(engines) - set(self._engines_by_number)
+        if not new_engines:
             return
-        found = self._connected().describe(unknown, enough, deadline, stop)
-        for number, plain in sorted(found.items()):
-            where = f"engine {number} of {self._taken['source']} on {plain['host']}"
-            version = plain.pop("version")
+        descriptions = self._connect().describe(new_engines, enough, deadline, stop)
+        for number, fields in sorted(descriptions.items()):
+            location = f"engine {number} of {self._saved['source']} on {fields['host']}"
+            version = fields.pop("version")
             if version != __version__:
                 raise StartFailed(
-                    f"gradient-workbench {version} is installed there ({plain['executable']}), and "
-                    f"{__version__} here",
-                    vm=where,
+                    f"gradient-workbench {version} is installed there ({fields['executable']}), "
+                    f"and {__version__} here",
+                    vm=location,
                     cure="install the same version, and start its engines again",
                 )
-            engine = ForeignEngine(**plain)
+            engine = ForeignEngine(**fields)
             if engine.python.split(".")[:2] != platform.python_version().split(".")[:2]:
                 raise StartFailed(
                     f"Python {engine.python} runs there ({engine.executable}), and Python "
                     f"{platform.python_version()} here",
-                    vm=where,
+                    vm=location,
                     cure="start its engines with the same version",
                 )
             if not engine.routes:
                 raise StartFailed(
                     "it does not reach any address of this machine, to which ranks connect",
-                    vm=where,
+                    vm=location,
                     cure="open the firewall between both, for any port",
                 )
-            self._known[number] = engine
+            self._engines_by_number[number] = engine
 
-    def _group(self, engines: dict[int, ForeignEngine]) -> tuple[Host, ...]:
-        """Return a host for each job on a machine; ranks and jobs in the order of engines."""
+    def _group_by_job(self, engines: dict[int, ForeignEngine]) -> tuple[Host, ...]:
+        """Return a host for each job on a VM, in the order of the engines' numbers."""
         groups: dict[tuple[str, str, str], list[int]] = {}
         for number, engine in sorted(engines.items()):
             groups.setdefault((engine.host, engine.job, engine.executable), []).append(number)
         address = self._choose_address(engines)
         hosts: list[Host] = []
         for (name, _, executable), numbers in groups.items():
-            same = sum(host.name == name for host in hosts)
-            alias = f"{name} ({same + 1})" if same else None
+            hosts_of_name = sum(host.name == name for host in hosts)
+            alias = f"{name} ({hosts_of_name + 1})" if hosts_of_name else None
             host = Host(name, len(numbers), python=executable, alias=alias)
             route = f"{address} 0 {engines[numbers[0]].routes[address]} 0" if address else ""
-            self._taken["hosts"][host.shown] = {"engines": numbers, "route": route}
+            self._saved["hosts"][host.shown] = {"engines": numbers, "route": route}
             hosts.append(host)
         return tuple(hosts)
 
     def _choose_address(self, engines: dict[int, ForeignEngine]) -> str:
-        """Choose an address of this machine; return it, or nothing if all engines are here."""
-        here = machine_identity()
-        if not isinstance(here, Unknown) and {one.machine for one in engines.values()} == {here}:
-            self._taken["address"] = "127.0.0.1"
+        """Choose an address of this machine that all engines can reach.
+
+        Return the address; empty if all engines run on this machine.
+        """
+        this_machine = machine_identity()
+        machines = {engine.machine for engine in engines.values()}
+        if not isinstance(this_machine, Unknown) and machines == {this_machine}:
+            self._saved["address"] = "127.0.0.1"
             return ""
-        every = [one.routes for one in engines.values()]
-        common = [address for address in every[0] if all(address in routes for routes in every)]
+        all_routes = [engine.routes for engine in engines.values()]
+        common = [
+            address for address in all_routes[0] if all(address in routes for routes in all_routes)
+        ]
         if not common:
-            said = ", ".join(f"{one.host}: {' '.join(one.routes)}" for one in engines.values())
+            routes_text = ", ".join(
+                f"{engine.host}: {' '.join(engine.routes)}" for engine in engines.values()
+            )
             raise StartFailed(
-                f"no address of this machine is reached by all engines ({said})",
+                f"no address of this machine is reached by all engines ({routes_text})",
                 cure="connect all machines to one network",
             )
-        self._taken["address"] = common[0]
+        self._saved["address"] = common[0]
         return common[0]
 
-    def why_gone(self, host: Host | None) -> str:
+    def unavailable_reason(self, host: Host | None) -> str:
         """See `Launcher`."""
         if host is None or self._cluster is None:
-            return ""  # not known
-        left = self._cluster.engines & set(self._engines_of(host))
-        return "" if left else self._ended(host)
+            return ""  # unknown
+        running_engines = self._cluster.engines & set(self._engines_of(host))
+        return "" if running_engines else self._ended_text(host)
 
     def _engines_of(self, host: Host) -> list[int]:
-        numbers: list[int] = self._taken["hosts"][host.shown]["engines"]
+        numbers: list[int] = self._saved["hosts"][host.shown]["engines"]
         return numbers
 
-    def _ended(self, host: Host) -> str:
+    def _ended_text(self, host: Host) -> str:
+        """Return the reason why a host cannot be used: all its engines have ended."""
         numbers = self._engines_of(host)
         words = ("engine", "has") if len(numbers) == 1 else ("engines", "have")
         return f"ipyparallel's {words[0]} {ranks_text(numbers)} on {host.shown} {words[1]} ended"
 
     def describe(self) -> str:
         """See `Launcher`."""
-        return f"ipyparallel's engines of {self._taken['source']}" if self._taken else ""
+        return f"ipyparallel's engines of {self._saved['source']}" if self._saved else ""
 
     def release(self) -> None:
-        """See `Launcher`; the engines and their controller go on."""
+        """Disconnect from the cluster, which keeps running. See `Launcher`."""
         self._stopped.set()
-        cluster, self._cluster = self._cluster, None
+        cluster = self._cluster
+        self._cluster = None
         if cluster is not None:
             cluster.close()
-        self._known.clear()
+        self._engines_by_number.clear()
 
-    # the agents
+    # Methods for the agents.
 
     def launch(
         self,
@@ -198,92 +233,113 @@ class ExistingLauncher(RelayLauncher):
         deadline: float,
         interrupted: threading.Event,
     ) -> None:
-        """Start these agents through an engine each; see `Launcher`."""
-        cluster = self._connected()
+        """Start each of these agents through an engine. See `Launcher`."""
+        cluster = self._connect()
         calls: dict[int, str] = {}
         started: dict[int, AgentStart] = {}
         for agent in agents:
-            host = _of(agent)
+            host = _host_of(agent)
             self._errors.pop(host.shown, None)
-            engines = self._live(host, deadline, interrupted)
+            engines = self._live_engines(host, deadline, interrupted)
             if not engines:
                 self._errors[host.shown] = StartFailed(
-                    f"{self._ended(host)}, and no others are registered from there. Start some",
+                    f"{self._ended_text(host)}, and no others are registered from there. "
+                    "Start some",
                     vm=host.shown,
                     cure="then restart the lost ranks",
                 )
                 continue
-            given = self._given(host, agent.folder) | {"grace_s": grace_s}
-            given["first_s"] = first_s(deadline)
-            limit_s = _OF_LIMIT * max(deadline - time.monotonic(), 0)
-            calls[engines[0]] = f"start({given!r}, {limit_s})"
+            settings = self._tunnel_settings(host, agent.folder) | {"grace_s": grace_s}
+            settings["first_s"] = first_s(deadline)
+            limit_s = _ENGINE_LIMIT_FACTOR * max(deadline - time.monotonic(), 0)
+            calls[engines[0]] = f"start({settings!r}, {limit_s})"
             started[engines[0]] = agent
-        for number, said in cluster.call(calls, deadline, interrupted).items():
-            host = _of(started[number])
-            if isinstance(said, str) and said.startswith("ready "):
-                self._taken["tunnels"][str(started[number].folder)].append(said.split()[1])
+        _log.info("Starting %d agents through engines %s", len(calls), sorted(calls))
+        for number, answer in cluster.call(calls, deadline, interrupted).items():
+            host = _host_of(started[number])
+            if isinstance(answer, str) and answer.startswith("ready "):
+                self._saved["tunnels"][str(started[number].folder)].append(answer.split()[1])
                 continue
             del started[number]
             self._errors[host.shown] = (
-                said if isinstance(said, StartFailed) else _start_failure(host, said)
+                answer if isinstance(answer, StartFailed) else _start_failure(host, answer)
             )
-        gives = {}
-        for agent in started.values():
-            host, cores = _of(agent), self._cores(_of(agent))
+        self._share_resources(cluster, started.values(), deadline, interrupted)
+
+    def _share_resources(
+        self,
+        cluster: ForeignCluster,
+        agents: Iterable[AgentStart],
+        deadline: float,
+        interrupted: threading.Event,
+    ) -> None:
+        """Make engines write their variables and cores to the folders of the agents."""
+        calls: dict[int, tuple[Host, str]] = {}
+        for agent in agents:
+            host = _host_of(agent)
+            cores = self._cores_of(host)
             engines = self._engines_of(host)[: agent.slots]
-            for first, number in enumerate(engines):  # with fewer engines, several ranks use one's
+            # If there are fewer engines than ranks, several ranks share the resources of an engine.
+            for first, number in enumerate(engines):
                 slots = list(range(first, agent.slots, len(engines)))
-                gives[number] = host, f"give({str(agent.folder)!r}, {slots}, {cores!r})"
-        expressions = {number: text for number, (_, text) in gives.items()}
+                calls[number] = host, f"give({str(agent.folder)!r}, {slots}, {cores!r})"
+        expressions = {number: expression for number, (_, expression) in calls.items()}
         for number, error in cluster.call(expressions, deadline, interrupted).items():
             if isinstance(error, StartFailed):
-                self._errors[gives[number][0].shown] = error
+                self._errors[calls[number][0].shown] = error
 
-    def _live(self, host: Host, deadline: float, interrupted: threading.Event) -> list[int]:
-        """Return the engines of a host that run, or those that have taken their place."""
-        cluster, taken = self._connected(), self._taken["hosts"]
-        found = [number for number in self._engines_of(host) if number in cluster.engines]
-        if found:
-            self._describe(found, 0, deadline, interrupted)
+    def _live_engines(self, host: Host, deadline: float, interrupted: threading.Event) -> list[int]:
+        """Return the running engines of a host, or new engines that replace them."""
+        cluster = self._connect()
+        saved_hosts = self._saved["hosts"]
+        live_engines = [number for number in self._engines_of(host) if number in cluster.engines]
+        if live_engines:
+            self._describe_engines(live_engines, 0, deadline, interrupted)
         else:
-            new = cluster.engines - {number for one in taken.values() for number in one["engines"]}
-            self._describe(new, 0, deadline, interrupted)
-            place = (host.name, host.python)
-            known = {number: self._known[number] for number in sorted(new)}
-            found = [n for n, one in known.items() if (one.host, one.executable) == place]
-        if found:
-            taken[host.shown]["engines"] = found
-        return found
+            new_engines = cluster.engines - {
+                number for saved_host in saved_hosts.values() for number in saved_host["engines"]
+            }
+            self._describe_engines(new_engines, 0, deadline, interrupted)
+            engines = {number: self._engines_by_number[number] for number in sorted(new_engines)}
+            live_engines = [
+                number
+                for number, engine in engines.items()
+                if (engine.host, engine.executable) == (host.name, host.python)
+            ]
+        if live_engines:
+            saved_hosts[host.shown]["engines"] = live_engines
+        return live_engines
 
-    def _cores(self, host: Host) -> list[int]:
-        """Return the cores on which any engine of a host may run."""
-        return sorted({core for n in self._engines_of(host) for core in self._known[n].cores})
+    def _cores_of(self, host: Host) -> list[int]:
+        """Return the cores that at least one engine of a host may use."""
+        engines = (self._engines_by_number[number] for number in self._engines_of(host))
+        return sorted({core for engine in engines for core in engine.cores})
 
-    def _given(self, host: Host, folder: Path) -> dict[str, Any]:
-        """Return what `workbench.agent.tunnel` reads on the agent's machine."""
-        engines = [self._known[number] for number in self._engines_of(host)]
-        port = free_port(self._taken["address"])
-        self._taken["tunnels"][str(folder)] = [str(port)]
-        self._taken["hosts"][host.shown]["port"] = port
-        gpus = {one.gpus for one in engines}
-        named = [name for text in gpus for name in (text or "").split(",") if name]
+    def _tunnel_settings(self, host: Host, folder: Path) -> dict[str, Any]:
+        """Return the input of `workbench.agent.tunnel` on the agent's VM."""
+        engines = [self._engines_by_number[number] for number in self._engines_of(host)]
+        port = free_port(self._saved["address"])
+        self._saved["tunnels"][str(folder)] = [str(port)]
+        self._saved["hosts"][host.shown]["port"] = port
+        gpus = {engine.gpus for engine in engines}
+        gpu_names = [name for names in gpus for name in (names or "").split(",") if name]
         environment = {
-            "SSH_CONNECTION": self._taken["hosts"][host.shown]["route"],
-            "CUDA_VISIBLE_DEVICES": None if None in gpus else ",".join(dict.fromkeys(named)),
+            "SSH_CONNECTION": self._saved["hosts"][host.shown]["route"],
+            "CUDA_VISIBLE_DEVICES": None if None in gpus else ",".join(dict.fromkeys(gpu_names)),
             GIVEN_GPUS: None if None in gpus else "1",
         }
         return {
             "folder": str(folder),
-            "cores": self._cores(host),
+            "cores": self._cores_of(host),
             "environment": environment,
-            "engines": [(one.pid, one.began) for one in engines],
-            "why": self._ended(host),
-            "endpoint": f"tcp://{self._taken['address']}:{port}",
-            "server_key": self._taken["public"],
+            "engines": [(engine.pid, engine.began) for engine in engines],
+            "why": self._ended_text(host),
+            "endpoint": f"tcp://{self._saved['address']}:{port}",
+            "server_key": self._saved["public"],
         }
 
     def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
-        """Wait for the agent that `launch` has started; see `Launcher`."""
+        """Wait for the connection of the agent that `launch` has started. See `Launcher`."""
         assert host is not None
         if host.shown in self._errors:
             ours, theirs = socket.socketpair()
@@ -296,41 +352,46 @@ class ExistingLauncher(RelayLauncher):
         return self._run(host, [str(folder)], min(_RETRY_S, patience_s))
 
     def command(self, _: Host, program: list[str], patience_s: float | None) -> list[str]:
-        """See `RelayLauncher`; the program is the relay, in whose place the tunnel is run."""
-        tunnel = self._taken["tunnels"][program[-1]]
+        """Return the command of the tunnel, which replaces the relay. See `RelayLauncher`."""
+        tunnel = self._saved["tunnels"][program[-1]]
         return [sys.executable, "-m", _PROGRAM, *tunnel, str(patience_s)]
 
     def environment(self) -> dict[str, str]:
         """See `RelayLauncher`."""
         names = ("address", "public", "secret")
-        return os.environ | {TUNNEL: json.dumps({name: self._taken[name] for name in names})}
+        return os.environ | {TUNNEL: json.dumps({name: self._saved[name] for name in names})}
 
-    def failure(self, host: Host | None, _: int | None, said: str) -> StartFailed:
+    def failure(self, host: Host | None, _: int | None, output: str) -> StartFailed:
         """See `Launcher`."""
         assert host is not None
         if host.shown in self._errors:
             return self._errors[host.shown]
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        port = self._taken["hosts"][host.shown].get("port")
-        cause = self.why_gone(host) or f"its agent has not connected to port {port} here in time"
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        port = self._saved["hosts"][host.shown].get("port")
+        cause = (
+            self.unavailable_reason(host)
+            or f"its agent has not connected to port {port} here in time"
+        )
         cure = "check the log of its engines, and that its machine reaches that port (firewall)"
         return StartFailed(cause + (f" ({lines[-1]})" if lines else ""), vm=host.shown, cure=cure)
 
 
-def _of(agent: AgentStart) -> Host:
+def _host_of(agent: AgentStart) -> Host:
+    """Return the host of an agent, which has one because this launcher chose it."""
     assert agent.host is not None
     return agent.host
 
 
-def _start_failure(host: Host, said: str | None) -> StartFailed:
-    if said is None:
+def _start_failure(host: Host, output: str | None) -> StartFailed:
+    """Return the error about an engine that has not started its agent, from its output."""
+    if output is None:
         return StartFailed(
             "its agent has not started in time: its Python or its file system is slow",
             vm=host.shown,
             cure="start again with a higher start_timeout_s",
         )
-    cause, cure = python_failure(None, said, host.python or "its Python") or (
-        f"its agent cannot be started ({said.splitlines()[-1] if said else 'no output'})",
+    cause, cure = python_failure(None, output, host.python or "its Python") or (
+        f"its agent cannot be started ({output.splitlines()[-1] if output else 'no output'})",
         "correct that on its machine, where engines start the agent",
     )
     return StartFailed(cause, vm=host.shown, cure=cure)

@@ -1,9 +1,10 @@
-"""A cluster that ipyparallel has started: its connection file, its engines, and calls on them."""
+"""A cluster that ipyparallel has started: find its connection file, and call its engines."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import random
 import secrets
 import socket
@@ -19,29 +20,46 @@ import psutil
 from workbench.cluster.launchers import python_failure
 from workbench.errors import StartFailed
 
+_log = logging.getLogger(__name__)
+
 _CONNECT_S = 10.0
 _POLL_S = 0.02
 _ENOUGH_S = 1.0
-"""How long an engine may take to answer if the others are enough."""
+"""Maximum time for the answers of busy engines, if enough other engines have answered."""
 _SETTLED_S = 2.0
-"""A start of as many ranks as there are engines waits so long for another engine."""
+"""If the number of ranks is open, the start waits so long for a further engine."""
 _CALLS = "workbench.agent.engine_calls"
-_WHO = "(lambda s, h: (h.gethostname(), s.executable))(__import__('sys'), __import__('socket'))"
-_WHO_S = 5.0
+_IDENTIFY = (
+    "(lambda s, h: (h.gethostname(), s.executable))(__import__('sys'), __import__('socket'))"
+)
+_MAX_IDENTIFY_S = 5.0
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _UNPRIVILEGED = 1024
-_TRIES = 20
+_MAX_PORT_TRIES = 20
 
 
 def connection_file(job: Mapping[str, Any]) -> Path:
-    """Return the connection file of a `JobRequest`; raise `StartFailed` if there is none."""
-    given = job.get("connection_file")
-    if given is not None:
-        path = Path(given).expanduser()
+    """Return the path of the connection file of a `JobRequest`.
+
+    Raises
+    ------
+    StartFailed
+        The file or the profile does not exist, or the profile has several connection files.
+
+    Examples
+    --------
+    >>> connection_file({"connection_file": "/nonexistent.json"})
+    Traceback (most recent call last):
+        ...
+    workbench.errors.StartFailed: ...there is no such file...
+    """
+    named_file = job.get("connection_file")
+    if named_file is not None:
+        path = Path(named_file).expanduser()
         if path.is_file():
             return path.absolute()
         raise StartFailed(
-            f"connection_file='{given}': "
+            f"connection_file='{named_file}': "
             f"{'it is not a regular file' if path.exists() else 'there is no such file'}",
             cure="give the path of ipcontroller-client.json, which ipcontroller writes into the "
             "folder `security` of its profile",
@@ -57,27 +75,27 @@ def connection_file(job: Mapping[str, Any]) -> Path:
             f"profile={name!r}: there is no such profile of IPython", cure=start
         ) from None
     path = security / "ipcontroller-client.json"
-    found = [path] if path.is_file() else sorted(security.glob("ipcontroller-*-client.json"))
-    if not found:
+    paths = [path] if path.is_file() else sorted(security.glob("ipcontroller-*-client.json"))
+    if not paths:
         raise StartFailed(f"profile={name!r}: no controller has written {path}", cure=start)
-    if len(found) > 1:
+    if len(paths) > 1:
         raise StartFailed(
             f"profile={name!r} has the connection files of several clusters: "
-            f"{', '.join(one.name for one in found)}",
+            f"{', '.join(file.name for file in paths)}",
             cure=f"name one of them with connection_file, in {security}",
         )
-    return found[0]
+    return paths[0]
 
 
 class ForeignCluster:
-    """A client of another cluster's controller; its engines and its other clients go on.
+    """A client of another cluster's controller. It does not disturb engines and other clients.
 
     Parameters
     ----------
     file
-        The connection file.
+        The connection file of the controller.
     source
-        How users have named the cluster, for messages.
+        The name of the cluster in messages.
 
     Raises
     ------
@@ -101,8 +119,8 @@ class ForeignCluster:
                 "on its own machine must be started again with --ip='*'",
             ) from None
         except OSError as error:
-            why = error.strerror or str(error)
-            raise StartFailed(f"{file}: {why}", cure="make the file readable") from None
+            reason = error.strerror or str(error)
+            raise StartFailed(f"{file}: {reason}", cure="make the file readable") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StartFailed(
                 f"{file} is not a connection file of ipyparallel ({type(error).__name__}: {error})",
@@ -115,48 +133,79 @@ class ForeignCluster:
         return set(self._client.ids)
 
     def close(self) -> None:
-        """Leave the controller."""
+        """Disconnect from the controller."""
         self._client.close()
 
     def wait_for_engines(
         self, n: int, deadline: float, progress: Callable[[str], None], stop: threading.Event
     ) -> None:
-        """Wait until n engines are registered; raise `StartFailed` if they are not in time.
+        """Wait until n engines are registered.
 
-        If n is 0, wait for the first, and until no others have come for `_SETTLED_S`.
+        If n is 0, wait until an engine is registered, and no further one has followed for 2 s.
+
+        Parameters
+        ----------
+        n
+            The number of engines to wait for.
+        deadline
+            The time at which to give up, on the clock of `time.monotonic`.
+        progress
+            Called with one line about the progress of the wait.
+        stop
+            An event: if it is set, give up at once.
+
+        Raises
+        ------
+        StartFailed
+            Too few engines are registered in time.
         """
         began = changed = time.monotonic()
-        known = 0
-        while (found := len(self.engines)) < max(n, 1) or n == 0:
+        last_count = 0
+        while (count := len(self.engines)) < max(n, 1) or n == 0:
             now = time.monotonic()
-            if found != known:
-                known, changed = found, now
-            if not n and found and (now - changed > _SETTLED_S or now > deadline):
+            if count != last_count:
+                last_count = count
+                changed = now
+            if not n and count and (now - changed > _SETTLED_S or now > deadline):
                 return
-            there = f"{found} of {n}" if n and found else str(found or "no")
+            count_text = f"{count} of {n}" if n and count else str(count or "no")
             if now > deadline or stop.is_set():
                 raise StartFailed(
-                    f"{there} engines are registered at {self._source} after {now - began:.0f} s",
+                    f"{count_text} engines are registered at {self._source} "
+                    f"after {now - began:.0f} s",
                     cure="start more engines, ask for fewer ranks (n), or raise start_timeout_s",
                 )
-            progress(f"{there} engines are registered at {self._source}")
+            progress(f"{count_text} engines are registered at {self._source}")
             time.sleep(_POLL_S)
 
     def describe(
         self, engines: set[int], enough: int, deadline: float, stop: threading.Event
     ) -> dict[int, dict[str, Any]]:
-        """Return what engines report about themselves (`workbench.agent.engine_calls.describe`).
+        """Return the descriptions of engines (`workbench.agent.engine_calls.describe`).
 
-        Raise `StartFailed` if one cannot. With `enough` (not 0), those that are busy are left out
-        if so many others have answered.
+        Parameters
+        ----------
+        engines
+            The numbers of the engines.
+        enough
+            If it is not 0 and so many engines have answered, leave out the busy engines.
+        deadline
+            The time at which to give up, on the clock of `time.monotonic`.
+        stop
+            An event: if it is set, give up at once.
+
+        Raises
+        ------
+        StartFailed
+            An engine has failed or has not answered in time.
         """
-        with _listening() as (addresses, port, token):
+        with _token_server() as (addresses, port, token):
             expression = f"describe(*{(addresses, port, token)!r})"
-            found = self.call(dict.fromkeys(engines, expression), deadline, stop, enough)
-        failed = [error for error in found.values() if isinstance(error, StartFailed)]
+            results = self.call(dict.fromkeys(engines, expression), deadline, stop, enough)
+        failed = [error for error in results.values() if isinstance(error, StartFailed)]
         if failed:
             raise StartFailed.together(failed)
-        return found
+        return results
 
     def call(
         self,
@@ -165,18 +214,34 @@ class ForeignCluster:
         stop: threading.Event,
         enough: int = 0,
     ) -> dict[int, Any]:
-        """Evaluate calls of `workbench.agent.engine_calls` on engines; return results or errors.
+        """Call functions of `workbench.agent.engine_calls` on engines.
 
-        An error is a `StartFailed` that names the engine.
+        Parameters
+        ----------
+        expressions
+            The call of each engine, as source text such as ``"describe(...)"``.
+        deadline
+            The time at which to give up, on the clock of `time.monotonic`.
+        stop
+            An event: if it is set, give up at once.
+        enough
+            See `describe`.
+
+        Returns
+        -------
+        dict
+            The result of each engine, or a `StartFailed` that names the engine.
         """
-        began, calls, found = time.monotonic(), {}, {}
+        began = time.monotonic()
+        calls: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         for engine, expression in expressions.items():
-            text = f"__import__({_CALLS!r}, fromlist=['_']).{expression}"
+            source = f"__import__({_CALLS!r}, fromlist=['_']).{expression}"
             try:
-                # as source and not as a function, which another version of Python cannot read
-                calls[engine] = self._client[engine].apply_async(eval, text)
+                # Send source text: another version of Python could not unpickle a function.
+                calls[engine] = self._client[engine].apply_async(eval, source)
             except IndexError:
-                found[engine] = self._ended(engine)
+                results[engine] = self._ended(engine)
         while waiting := [engine for engine, call in calls.items() if not call.ready()]:
             now = time.monotonic()
             answered = len(calls) - len(waiting)
@@ -187,20 +252,22 @@ class ForeignCluster:
             time.sleep(_POLL_S)
         for engine, call in calls.items():
             if engine not in waiting:
-                found[engine] = self._result(engine, call)
+                results[engine] = self._result(engine, call)
                 continue
             with contextlib.suppress(Exception):
                 call.abort()  # the engine must not run it later
             if not enough or len(calls) - len(waiting) < enough:
                 waited_s = time.monotonic() - began
-                found[engine] = StartFailed(
+                _log.debug("Engine %d has not answered for %.1f s", engine, waited_s)
+                results[engine] = StartFailed(
                     f"engine {engine} of {self._source} is busy, or its controller has ended: it "
                     f"has not run a call for {waited_s:.0f} s",
                     cure="wait until its work has ended, or interrupt it, then start again",
                 )
-        return found
+        return results
 
     def _result(self, engine: int, call: Any) -> Any:
+        """Return the result of a completed call, or the `StartFailed` about its failure."""
         from ipyparallel.error import EngineError, RemoteError
 
         try:
@@ -208,13 +275,14 @@ class ForeignCluster:
         except EngineError:
             return self._ended(engine)
         except RemoteError as error:
-            said = f"{error.ename}: {error.evalue}"
-        host, python = "", "its Python"
+            message = f"{error.ename}: {error.evalue}"
+        host = ""
+        python = "its Python"
         with contextlib.suppress(Exception):
-            host, python = self._client[engine].apply_async(eval, _WHO).get(_WHO_S)
+            host, python = self._client[engine].apply_async(eval, _IDENTIFY).get(_MAX_IDENTIFY_S)
         vm = f"engine {engine} of {self._source}" + (f" on {host}" if host else "")
-        cause, cure = python_failure(None, said, python) or (
-            f"it cannot start ranks ({said})",
+        cause, cure = python_failure(None, message, python) or (
+            f"it cannot start ranks ({message})",
             (
                 f"install gradient-workbench there in the same version: {python} -m pip install "
                 "gradient-workbench"
@@ -229,13 +297,19 @@ class ForeignCluster:
 
 
 def free_port(address: str) -> int:
-    """Return a free port of this machine at which a later kernel can listen too.
+    """Return a free port of this machine that probably stays free for a later kernel.
 
-    It is outside of the range that the system gives to connections, if there are such ports.
+    The port is outside of the range from which the system assigns ports to connections, if such
+    ports are available.
+
+    Raises
+    ------
+    StartFailed
+        No port is free.
     """
     low, high = map(int, _EPHEMERAL.read_text().split()) if _EPHEMERAL.exists() else (0, 0)
     ports = range(max(high + 1, _UNPRIVILEGED), 1 << 16) or range(_UNPRIVILEGED, low)
-    for port in [*random.sample(ports, min(_TRIES, len(ports))), 0]:
+    for port in [*random.sample(ports, min(_MAX_PORT_TRIES, len(ports))), 0]:
         with contextlib.suppress(OSError), socket.create_server((address, port)) as probe:
             return int(probe.getsockname()[1])
     raise StartFailed(
@@ -244,14 +318,20 @@ def free_port(address: str) -> int:
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[tuple[list[str], int, str]]:
-    """Send a token to whatever connects, so that an engine finds addresses of this machine."""
+def _token_server() -> Iterator[tuple[list[str], int, str]]:
+    """Run a server that sends a token to each client, so that engines can test addresses.
+
+    Yields
+    ------
+    tuple
+        The IPv4 addresses of this machine, the port of the server, and the token.
+    """
     token = secrets.token_hex(16)
-    own = [
-        one.address
-        for addresses in psutil.net_if_addrs().values()
-        for one in addresses
-        if one.family == socket.AF_INET
+    local_addresses = [
+        interface_address.address
+        for interface_addresses in psutil.net_if_addrs().values()
+        for interface_address in interface_addresses
+        if interface_address.family == socket.AF_INET
     ]
     with socket.create_server(("", 0)) as server:
 
@@ -264,9 +344,9 @@ def _listening() -> Iterator[tuple[list[str], int, str]]:
 
         threading.Thread(target=answer, name="workbench-reachable", daemon=True).start()
         try:
-            # loopback last: an engine on this machine reaches all of them
-            addresses = sorted(own, key=lambda address: address.startswith("127."))
+            # Loopback addresses come last, because an engine on this machine reaches all addresses.
+            addresses = sorted(local_addresses, key=lambda address: address.startswith("127."))
             yield addresses, server.getsockname()[1], token
         finally:
             with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)  # ends accept
+                server.shutdown(socket.SHUT_RDWR)  # makes accept() return

@@ -1,7 +1,7 @@
 """A launcher of engines for ipyparallel: ``ipp.Cluster(engines="workbench", ...)``.
 
-For users who start clusters with ipyparallel or its JupyterLab sidebar. It needs one ssh
-connection per VM, over which the engines also get their connection information.
+It is for users who start clusters with ipyparallel or its JupyterLab sidebar. It needs one ssh
+connection per VM, which also carries the connection information of the engines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLL_S = 0.05
 
 
 class WorkbenchEngineSetLauncher(EngineLauncher):
-    """Starts engines here, or on the VMs of `hosts`."""
+    """Starts engines on this machine, or on the VMs of `hosts`."""
 
     hosts = Unicode("", help="VMs and their engines: vm1:2,vm2:2, or a host file").tag(config=True)
     ssh_config = Unicode("", help="an ssh client configuration of its own").tag(config=True)
@@ -42,11 +42,11 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
         self._stopping = False
 
     def find_args(self) -> list[str]:
-        """Return what is started, for ipyparallel's log."""
+        """Return the command for ipyparallel's log."""
         return ["workbench.agent.program", self.hosts or "this machine"]
 
     async def start(self, n: int) -> Any:
-        """Start n engines; with hosts, n is the number of their slots."""
+        """Start n engines. If hosts are named, n must be the number of their slots."""
         hosts = parse_hosts(self.hosts) if self.hosts else None
         if hosts is not None and total_slots(hosts) != n:
             raise UsageError(
@@ -65,12 +65,13 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
         except BaseException:
             at_once(self._agents, Agent.close)
             raise
-        threading.Thread(target=self._follow, args=(loop,), daemon=True).start()
+        threading.Thread(target=self._notify_when_ended, args=(loop,), daemon=True).start()
         return self.notify_start({"n": n})
 
     def _start_all(self, n: int) -> None:
+        """Start all engines, and wait until they run."""
         deadline = time.monotonic() + self.timeout
-        connection = self._connection(deadline)
+        connection = self._read_connection(deadline)
         for agent in self._agents:
             agent.wait_until_greeted(deadline)
             self.log.info(f"{agent.name}: answers, loads PyTorch")
@@ -83,14 +84,15 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
                 agent.wait_until_started(slot, deadline)
             self.log.info(f"{agent.name}: {slots} engines started")
 
-    def _connection(self, deadline: float) -> dict[str, Any]:
+    def _read_connection(self, deadline: float) -> dict[str, Any]:
+        """Wait for the controller's connection file, and return its content."""
         path = Path(self.connection_files["engine"])
         if not wait_until_complete(path, max(0.0, deadline - time.monotonic())):
             raise StartFailed(f"the controller has written no {path}: is it running?")
         connection: dict[str, Any] = json.loads(path.read_text())
         return connection
 
-    def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _notify_when_ended(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tell ipyparallel when all engines have ended."""
         while not all(agent.lost for agent in self._agents):
             time.sleep(_POLL_S)
@@ -98,7 +100,7 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
             loop.call_soon_threadsafe(self.notify_stop, {"exit_code": 0})
 
     async def stop(self) -> Any:
-        """End every engine, and what it has forked."""
+        """End every engine, and all processes that it has forked."""
         self._stopping = True
         await asyncio.get_running_loop().run_in_executor(None, at_once, self._agents, Agent.close)
         return self.notify_stop({"exit_code": 0})

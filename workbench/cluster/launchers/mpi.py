@@ -1,15 +1,16 @@
-"""The launcher that starts the agents of all VMs by one ``mpiexec`` of Open MPI.
+"""The launcher that starts the agents of all VMs with one ``mpiexec`` of Open MPI.
 
-mpiexec starts a process for each rank (`workbench.agent.mpi_slot`). The first of each VM starts
-the agent there, and all wait for its end. The agent forks the ranks, as always: where Horovod was
-built with MPI, each takes the place of the process of its slot in the MPI job, and otherwise they
-join over Gloo. The agents do not depend on mpiexec, which may end earlier. The kernel connects to
-the agents of other VMs over ssh, by which mpiexec reaches them too.
+mpiexec starts a process for each rank (`workbench.agent.mpi_slot`), called a slot. The first slot
+of each VM starts the agent there, and all slots wait for the end of the agent. The agent forks the
+ranks. If Horovod was built with MPI, each rank replaces the process of its slot in the MPI job.
+Otherwise, the ranks join over Gloo. The agents do not depend on mpiexec, which may end earlier. The
+kernel and mpiexec both reach other VMs over ssh.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -30,22 +31,27 @@ from workbench.cluster.launchers.ssh import SshLauncher, cause_of, key_file
 from workbench.errors import StartFailed
 from workbench.hosts import Host
 
+_log = logging.getLogger(__name__)
+
 _READY = "workbench-slot-ready"
-"""Begins the line of a slot that is ready; its agent's folder and its number follow."""
+"""First word of the line of a slot that is ready. Its agent's folder and its number follow."""
 _FAILED = "workbench-slot-failed"
-"""Begins the line of a slot that has failed: folder, exit status, and its last words follow."""
+"""First word of the line of a slot that has failed.
+
+The folder, the exit status and the end of the output follow.
+"""
 _SLOT = (
     'mark=$1; shift; exec 3>&1; said=$("$@" 2>&1 >&3); code=$?; [ $code = 0 ] || '
     'printf "%s %s %s\n" "$mark" $code "$(printf %s "$said" | tail -n 3 | tr "\n" " ")" >&3; '
     "exit $code"
 )
-"""Runs a slot, and reports its failure, also if there is no such Python."""
+"""Shell script that runs a slot and reports its failure, even if Python does not exist."""
 _RUN = 'trap : TERM; "$@"; code=$?; rm -rf -- "$0"; exit $code'
-"""Runs mpiexec, and removes its temporary folder whichever way it ends."""
+"""Shell script that runs mpiexec, and removes its temporary folder in any case."""
 _POLL_S = 0.02
-_VERSION_S = 20.0
-_END_S = 5.0
-_LOG_BYTES = 1 << 20
+_MAX_VERSION_S = 20.0
+_MAX_END_S = 5.0
+_MAX_LOG_BYTES = 1 << 20
 _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 _CAUSES = (
     (
@@ -80,15 +86,21 @@ _CAUSES = (
 
 
 @dataclass
-class _Run:
-    """One mpiexec, and which slots it has started.
+class _MpiexecRun:
+    """A running mpiexec, and the states of its slots.
 
     Attributes
     ----------
+    process
+        The shell that runs mpiexec.
+    log
+        The output of mpiexec and of the slots.
+    agents
+        The agents that it starts.
     ready
-        Slots that are ready, by the folder of their agent.
+        The numbers of the slots that are ready, by the folder of their agent.
     failed
-        Exit status and last words of a slot that has failed, by the folder of its agent.
+        Exit status and last output of a slot that has failed, by the folder of its agent.
     """
 
     process: subprocess.Popen[bytes]
@@ -96,28 +108,31 @@ class _Run:
     agents: Sequence[AgentStart]
     ready: dict[str, set[str]] = field(default_factory=dict)
     failed: dict[str, tuple[int, str]] = field(default_factory=dict)
-    _using_log: threading.Lock = field(default_factory=threading.Lock)
-    """A thread that stops the cluster closes the log, while another may start ranks."""
+    _log_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held to read or close the log: one thread may stop the cluster while another starts ranks."""
 
     def close_log(self) -> None:
-        """Close the log; `read` then raises `StartFailed`."""
-        with self._using_log:
+        """Close the log. `read` then raises `StartFailed`."""
+        with self._log_lock:
             self.log.close()
 
     def read(self) -> str:
-        """Read what was printed so far, and return what is not about slots.
+        """Read the output so far, update the states of the slots, and return all other lines.
 
-        Raise `StartFailed` if another thread has released the launcher.
+        Raises
+        ------
+        StartFailed
+            Another thread has released the launcher.
         """
-        with self._using_log:
+        with self._log_lock:
             if self.log.closed:
                 raise StartFailed("the cluster was stopped while mpiexec started its agents")
-            text = read_shared(self.log, 0, _LOG_BYTES)
+            text = read_shared(self.log, 0, _MAX_LOG_BYTES)
         others = []
         for line in text.splitlines():
-            # options of the user's may have mpiexec print something before it
-            at = max(line.find(_READY), line.find(_FAILED), 0)
-            mark, *words = line[at:].split(" ", 3)
+            # The user's options may make mpiexec print a prefix before the line of a slot.
+            start = max(line.find(_READY), line.find(_FAILED), 0)
+            mark, *words = line[start:].split(" ", 3)
             if mark == _READY and len(words) == 2:
                 self.ready.setdefault(words[0], set()).add(words[1])
             elif mark == _FAILED and len(words) > 1 and words[1].isdecimal():
@@ -127,16 +142,16 @@ class _Run:
         return "\n".join(others)
 
     def has_answered(self, agent: AgentStart) -> bool:
-        """Whether all slots of a VM are ready, or one has failed."""
+        """Return whether all slots of a VM are ready, or one of them has failed."""
         folder = str(agent.folder)
         return folder in self.failed or len(self.ready.get(folder, ())) == agent.slots
 
 
 class MpiLauncher(SshLauncher):
-    """Starts agents by mpiexec, and connects to those of other VMs over ssh.
+    """Starts agents with mpiexec, and connects to the agents of other VMs over ssh.
 
-    `config` is an ssh client configuration instead of the user's, for mpiexec too; `arguments` are
-    further arguments of mpiexec.
+    The parameter `config` is an ssh client configuration, which replaces the user's, also for
+    mpiexec. The parameter `arguments` has further arguments of mpiexec.
     """
 
     needs_hosts = False
@@ -144,10 +159,10 @@ class MpiLauncher(SshLauncher):
 
     def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
         super().__init__(config, arguments)
-        self._runs: list[_Run] = []
+        self._runs: list[_MpiexecRun] = []
         self._errors: dict[Host | None, StartFailed] = {}
-        """Why the agent of a VM did not start."""
-        self._here = LocalLauncher()
+        """The reason why the agent of a VM did not start."""
+        self._local_launcher = LocalLauncher()
 
     def launch(
         self,
@@ -156,17 +171,17 @@ class MpiLauncher(SshLauncher):
         deadline: float,
         interrupted: threading.Event,
     ) -> None:
-        """Start these agents by one mpiexec; see `Launcher`."""
+        """Start these agents with one mpiexec. See `Launcher`."""
         _check_mpiexec()
         run = self._start_mpiexec(agents, (grace_s, first_s(deadline)))
         while True:
-            ended = run.process.poll() is not None
-            said = run.read()
+            has_ended = run.process.poll() is not None
+            output = run.read()
             if all(map(run.has_answered, agents)):
                 break
-            if ended:
+            if has_ended:
                 if not run.ready and not run.failed:
-                    raise _failure(run.process.returncode, said, [one.host for one in agents])
+                    raise _failure(run.process.returncode, output, [agent.host for agent in agents])
                 break
             if interrupted.is_set():
                 raise StartFailed("interrupted")
@@ -179,44 +194,63 @@ class MpiLauncher(SshLauncher):
                 code, words = run.failed[str(agent.folder)]
                 self._errors[agent.host] = self.failure(agent.host, code, words)
             elif not run.has_answered(agent):
-                status = run.process.returncode if ended else None
-                self._errors[agent.host] = _failure(status, said, [agent.host])
+                status = run.process.returncode if has_ended else None
+                self._errors[agent.host] = _failure(status, output, [agent.host])
 
-    def _start_mpiexec(self, agents: Sequence[AgentStart], limits: tuple[float, float]) -> _Run:
+    def _start_mpiexec(
+        self, agents: Sequence[AgentStart], limits: tuple[float, float]
+    ) -> _MpiexecRun:
+        """Start mpiexec; `limits` has the arguments GRACE_S and FIRST_S of the slots."""
         environment = {name: os.environ[name] for name in os.environ if name != "SSH_CONNECTION"}
         if os.geteuid() == 0:  # mpiexec refuses to run as root otherwise
             environment |= dict.fromkeys(_ROOT, "1")
         remote = agents[0].host is not None
         folder = Path(tempfile.mkdtemp(prefix="workbench-mpi-"))
-        command = ["sh", "-c", _RUN, str(folder), *self._command(agents, folder, limits)]
+        command = ["sh", "-c", _RUN, str(folder), *self._mpiexec_command(agents, folder, limits)]
         log = tempfile.TemporaryFile()  # noqa: SIM115 - mpiexec writes to it as long as it runs
-        # in a session of its own, so that Ctrl-C in a terminal does not end it
+        # Start a new session, so that Ctrl-C in a terminal does not end mpiexec.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            cwd="/" if remote else None,  # every VM has this one
+            cwd="/" if remote else None,  # a folder that every VM has
             env=environment if remote else os.environ | environment,
         )
-        run = _Run(process, log, agents)
+        _log.info("Started mpiexec for %d agents as process %d", len(agents), process.pid)
+        run = _MpiexecRun(process, log, agents)
         self._runs.append(run)
         return run
 
-    def _command(
+    def _mpiexec_command(
         self, agents: Sequence[AgentStart], folder: Path, limits: tuple[float, float]
     ) -> list[str]:
-        """Return the command of mpiexec; `folder` is for its files on this machine."""
+        """Return the command of mpiexec.
+
+        Parameters
+        ----------
+        agents
+            The agents to start.
+        folder
+            The folder for the files of mpiexec on this machine.
+        limits
+            The arguments GRACE_S and FIRST_S of the slots.
+        """
         command = ["mpiexec", "--enable-recovery", "--mca", "orte_local_tmpdir_base", str(folder)]
         if agents[0].host is not None:
             config = _write_ssh_config(
-                folder, [one.host for one in agents if one.host], self._config
+                folder, [agent.host for agent in agents if agent.host], self._config
             )
-            # each VM is reached from here, as the kernel reaches it: they need no keys themselves
+            # mpiexec connects to each VM from this machine, like the kernel. The VMs therefore need
+            # no keys for each other.
             command += ["--mca", "plm_rsh_agent", f"ssh -F {config}"]
             command += ["--mca", "plm_rsh_no_tree_spawn", "1"]
-            command += ["--mca", "orte_keep_fqdn_hostnames", "1"]  # else cut at the first dot
+            command += [
+                "--mca",
+                "orte_keep_fqdn_hostnames",
+                "1",
+            ]  # otherwise, names are cut off at the first dot
         if not any(word.lstrip("-") == "bind-to" for word in self._arguments):
             command += ["--bind-to", "none"]
         command += self._arguments
@@ -242,10 +276,10 @@ class MpiLauncher(SshLauncher):
         return command
 
     def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
-        """Connect to the agent that `launch` has started; see `Launcher`."""
+        """Connect to the agent that `launch` has started. See `Launcher`."""
         if host not in self._errors:
             if host is None:
-                return self._here.attach(host, folder, grace_s)
+                return self._local_launcher.attach(host, folder, grace_s)
             return self._run(host, [str(folder)], None)
         ours, theirs = socket.socketpair()
         theirs.close()
@@ -254,33 +288,34 @@ class MpiLauncher(SshLauncher):
     def attach(self, host: Host | None, folder: Path, patience_s: float) -> Connection:
         """See `Launcher`."""
         if host is None:
-            return self._here.attach(host, folder, patience_s)
+            return self._local_launcher.attach(host, folder, patience_s)
         return super().attach(host, folder, patience_s)
 
-    def failure(self, host: Host | None, code: int | None, said: str) -> StartFailed:
+    def failure(self, host: Host | None, code: int | None, output: str) -> StartFailed:
         """See `Launcher`."""
         if host in self._errors:
             return self._errors[host]
         if host is None:
-            return self._here.failure(host, code, said)
-        return super().failure(host, code, said)
+            return self._local_launcher.failure(host, code, output)
+        return super().failure(host, code, output)
 
     def release(self) -> None:
-        """End what is left of each mpiexec; most have ended with their agents."""
+        """End each mpiexec that still runs. Most of them have ended with their agents."""
         for run in tuple(self._runs):
-            for number in (None, signal.SIGTERM, signal.SIGKILL):
-                if number is not None:
+            for signal_number in (None, signal.SIGTERM, signal.SIGKILL):
+                if signal_number is not None:
+                    _log.debug("Sending signal %d to mpiexec %d", signal_number, run.process.pid)
                     with contextlib.suppress(ProcessLookupError):
-                        os.killpg(run.process.pid, number)
+                        os.killpg(run.process.pid, signal_number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    run.process.wait(_END_S)
+                    run.process.wait(_MAX_END_S)
                     break
             run.close_log()
         self._runs.clear()
 
 
 def _check_mpiexec() -> None:
-    """Raise `StartFailed` unless there is an mpiexec of Open MPI on this machine."""
+    """Raise `StartFailed` if this machine has no mpiexec of Open MPI."""
     if shutil.which("mpiexec") is None:
         raise StartFailed(
             "there is no mpiexec on this machine's PATH",
@@ -292,7 +327,7 @@ def _check_mpiexec() -> None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_VERSION_S,
+            timeout=_MAX_VERSION_S,
             check=False,
             stdin=subprocess.DEVNULL,
         ).stdout
@@ -310,7 +345,7 @@ def _check_mpiexec() -> None:
 
 
 def _write_ssh_config(folder: Path, hosts: Sequence[Host], config: Path | None) -> Path:
-    """Write a configuration with the hosts' users, ports and keys, for the ssh of mpiexec."""
+    """Write an ssh configuration with the users, ports and keys of the hosts, for mpiexec."""
     lines = []
     for host in hosts:
         lines.append(f"Host {host.name}")
@@ -320,42 +355,64 @@ def _write_ssh_config(folder: Path, hosts: Sequence[Host], config: Path | None) 
             lines += [f'IdentityFile "{key_file(host)}"', "IdentitiesOnly yes"]
     lines += ["Host *", "BatchMode yes", "ConnectTimeout 10", "ControlMaster no"]
     lines += ["ControlPath none", "LogLevel ERROR"]
-    used = [config] if config else [Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config")]
-    lines += [f'Include "{path.absolute()}"' for path in used]
+    included = [config] if config else [Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config")]
+    lines += [f'Include "{path.absolute()}"' for path in included]
     path = folder / "ssh_config"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def _failure(code: int | None, said: str, hosts: Sequence[Host | None]) -> StartFailed:
-    """Return why mpiexec started nothing on some VMs, from what it has printed."""
+def _failure(code: int | None, output: str, hosts: Sequence[Host | None]) -> StartFailed:
+    """Return the error about mpiexec, which has started no agent on some VMs.
+
+    Parameters
+    ----------
+    code
+        The exit status of mpiexec; None while it runs.
+    output
+        The output of mpiexec.
+    hosts
+        The VMs without an agent.
+    """
     ended = "did not start the agents in time" if code is None else f"ended with exit status {code}"
-    own, help_texts = _parts(said)
-    line = next((line for line in own if cause_of(line)), "")
+    messages, help_texts = _split_help_texts(output)
+    line = next((line for line in messages if cause_of(line)), "")
     cause, cure = cause_of(line) or (f"mpiexec {ended}", "correct what its output names")
     if not line:
-        for pattern, text, remedy in _CAUSES:
-            line = next((one for one in own + help_texts if re.search(pattern, one)), "")
+        lines = messages + help_texts
+        for pattern, known_cause, known_cure in _CAUSES:
+            line = next((text for text in lines if re.search(pattern, text)), "")
             if line:
-                cause, cure = text, remedy
+                cause = known_cause
+                cure = known_cure
                 break
         else:
-            line = " ".join(help_texts[:3] or own[-3:])
-    names = [host.name for host in hosts if host is not None]
-    named = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line)]
-    vm = named[0] if named else names[0] if len(names) == 1 else ""
+            line = " ".join(help_texts[:3] or messages[-3:])
+    host_names = [host.name for host in hosts if host is not None]
+    named_hosts = [
+        name for name in host_names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line)
+    ]
+    vm = named_hosts[0] if named_hosts else host_names[0] if len(host_names) == 1 else ""
     cure = cure.format(host=vm or "HOST")
     vm = next((host.shown for host in hosts if host is not None and host.name == vm), vm)
     return StartFailed(cause + (f" ({line})" if line else ""), vm=vm, cure=cure)
 
 
-def _parts(said: str) -> tuple[list[str], list[str]]:
-    """Return the lines outside and inside of mpiexec's help texts, which dashes enclose."""
+def _split_help_texts(output: str) -> tuple[list[str], list[str]]:
+    r"""Return the lines outside and inside of mpiexec's help texts.
+
+    Lines of dashes enclose a help text.
+
+    Examples
+    --------
+    >>> _split_help_texts("a\n-----\nb\n-----\nc")
+    (['a', 'c'], ['b'])
+    """
     parts: tuple[list[str], list[str]] = [], []
-    inside = False
-    for line in said.splitlines():
+    is_inside = False
+    for line in output.splitlines():
         if line.startswith("-----"):
-            inside = not inside
+            is_inside = not is_inside
         elif line.strip():
-            parts[inside].append(line.strip())
+            parts[is_inside].append(line.strip())
     return parts

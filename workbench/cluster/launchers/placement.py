@@ -1,7 +1,8 @@
-"""The network interface of each VM's collectives, and the GPU, NIC and cores of each rank.
+"""Choose the network interface of each VM, and the GPU, NIC and cores of each rank.
 
-The interface is the one that the user has named for the VM; otherwise one in a network that all
-VMs share, RDMA before plain and faster before slower; otherwise that of the VM's route to others.
+The interface carries the collectives. It is the interface that the user has named for the VM.
+Otherwise, it is an interface in a network that all VMs share: RDMA is preferred to plain networks,
+and faster interfaces to slower ones. Otherwise, it is the interface of the VM's route to others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from workbench.wire.agent_messages import Facts
 
 @dataclass(frozen=True)
 class Link:
-    """A VM's interface for collectives, its address there, and why it was chosen."""
+    """A VM's interface for collectives, its address, and the reason for the choice."""
 
     interface: str
     address: str
@@ -38,25 +39,28 @@ _LOOPBACK = Link("lo", "127.0.0.1", "named by the user")
 
 
 def kernel_address(agents: list[Agent]) -> str:
-    """Return this machine's address as the VMs see it; loopback if there are no other VMs.
+    """Return the address of this machine that the VMs can reach; loopback without other VMs.
 
-    Raise `StartFailed` if they see different addresses, or one where this machine cannot listen.
+    Raises
+    ------
+    StartFailed
+        The VMs see this machine at different addresses, or at an address where it cannot listen.
     """
-    seen = {
+    addresses = {
         agent.name: agent.hello.connection.split()[0].split("%")[0]
         for agent in agents
         if agent.host is not None and agent.hello.connection
     }
-    if not seen:
+    if not addresses:
         return _LOOPBACK.address
-    if len(set(seen.values())) > 1:
-        seen_at = ", ".join(f"{name} sees {address}" for name, address in seen.items())
+    if len(set(addresses.values())) > 1:
+        addresses_text = ", ".join(f"{name} sees {address}" for name, address in addresses.items())
         raise StartFailed(
-            f"the VMs see this machine at different addresses ({seen_at}); "
+            f"the VMs see this machine at different addresses ({addresses_text}); "
             "it can listen on only one",
             cure="reach all VMs through one network (HostName in the ssh config)",
         )
-    address = next(iter(seen.values()))
+    address = next(iter(addresses.values()))
     if ":" in address or not is_own_address(address):
         raise StartFailed(
             f"the VMs see this machine at {address}, where it cannot listen for them (a jump host, "
@@ -67,9 +71,12 @@ def kernel_address(agents: list[Agent]) -> str:
 
 
 def choose(agents: list[Agent]) -> list[Link]:
-    """Return each VM's link, in the order of `agents`.
+    """Choose each VM's link, and return the links in the order of `agents`.
 
-    Raise `StartFailed` if a VM lacks the interface that was named, or one that reaches the others.
+    Raises
+    ------
+    StartFailed
+        A VM lacks the interface that was named, or an interface that reaches the other VMs.
     """
     named = [agent.host.interface if agent.host else None for agent in agents]
     machines = {agent.facts.machine for agent in agents}
@@ -80,15 +87,17 @@ def choose(agents: list[Agent]) -> list[Link]:
     return [
         _named(agent, interface)
         if interface
-        else shared[place]
+        else shared[position]
         if shared
         else _routed(agent, agents)
-        for place, (agent, interface) in enumerate(zip(agents, named, strict=True))
+        for position, (agent, interface) in enumerate(zip(agents, named, strict=True))
     ]
 
 
 @dataclass(frozen=True)
 class _Candidate:
+    """An interface that may carry collectives, with its network and its rate."""
+
     link: Link
     network: str
     rdma: bool
@@ -101,46 +110,63 @@ def _nics(agent: Agent) -> tuple[Nic, ...]:
 
 def _candidates(agent: Agent) -> list[_Candidate]:
     """Return the interfaces of a VM that are up and have an IPv4 address."""
-    found = []
+    candidates = []
     for nic in _nics(agent):
         if nic.state not in {"up", "active", "unknown"} or not isinstance(nic.addresses, tuple):
             continue
         rate = nic.rate_gbps if isinstance(nic.rate_gbps, float | int) else 0.0
-        for text in nic.addresses:
-            network = agent.facts.networks.get(text)
-            if network is None or ipaddress.ip_address(text.split("%")[0]).version != 4:
+        for address in nic.addresses:
+            network = agent.facts.networks.get(address)
+            if network is None or ipaddress.ip_address(address.split("%")[0]).version != 4:
                 continue
-            what = "RDMA-capable" if nic.kind == "rdma" else "plain"
-            why = f"{what}, in {network} like the other VMs'"
-            link = Link(nic.name, text, why)
-            found.append(_Candidate(link, network, nic.kind == "rdma", rate))
-    return found
+            kind = "RDMA-capable" if nic.kind == "rdma" else "plain"
+            reason = f"{kind}, in {network} like the other VMs'"
+            link = Link(nic.name, address, reason)
+            candidates.append(_Candidate(link, network, nic.kind == "rdma", rate))
+    return candidates
 
 
 def _shared(candidates: list[list[_Candidate]], reached: set[str]) -> list[Link] | None:
-    """Return a link per VM in the best network that all VMs share, or None.
+    """Return a link per VM in the best network that all VMs share; None if they share none.
 
-    `reached` are the addresses that ssh uses: the last criterion.
+    Parameters
+    ----------
+    candidates
+        The usable interfaces of each VM.
+    reached
+        The addresses that ssh uses. They decide between networks that are otherwise equal.
     """
     best: tuple[tuple[bool, float, bool], list[Link]] | None = None
-    for network in {one.network for one in candidates[0]}:
-        rows = [[one for one in row if one.network == network] for row in candidates]
-        addresses = {one.link.address for row in rows for one in row}
-        # the same address on two VMs belongs to a private network of each, like a container bridge
-        if not all(rows) or len(addresses) < sum(map(len, rows)):
+    for network in {candidate.network for candidate in candidates[0]}:
+        candidates_by_vm = [
+            [candidate for candidate in vm_candidates if candidate.network == network]
+            for vm_candidates in candidates
+        ]
+        addresses = {
+            candidate.link.address
+            for vm_candidates in candidates_by_vm
+            for candidate in vm_candidates
+        }
+        # If two VMs have the same address, it belongs to a private network of each VM, such as the
+        # bridge of its containers.
+        if not all(candidates_by_vm) or len(addresses) < sum(map(len, candidates_by_vm)):
             continue
-        chosen = [max(row, key=lambda one: (one.rdma, one.rate_gbps)) for row in rows]
-        worth = (
-            all(one.rdma for one in chosen),
-            min(one.rate_gbps for one in chosen),
-            all(one.link.address in reached for one in chosen),
+        chosen = [
+            max(vm_candidates, key=lambda candidate: (candidate.rdma, candidate.rate_gbps))
+            for vm_candidates in candidates_by_vm
+        ]
+        score = (
+            all(candidate.rdma for candidate in chosen),
+            min(candidate.rate_gbps for candidate in chosen),
+            all(candidate.link.address in reached for candidate in chosen),
         )
-        if best is None or worth > best[0]:
-            best = worth, [one.link for one in chosen]
+        if best is None or score > best[0]:
+            best = score, [candidate.link for candidate in chosen]
     return best[1] if best else None
 
 
 def _named(agent: Agent, interface: str) -> Link:
+    """Return the link of the interface that the user has named for a VM."""
     if interface == _LOOPBACK.interface:
         return _LOOPBACK
     names = []
@@ -148,9 +174,9 @@ def _named(agent: Agent, interface: str) -> Link:
         names.append(nic.name)
         if nic.name != interface or not isinstance(nic.addresses, tuple):
             continue
-        plain = sorted(nic.addresses, key=lambda text: ":" in text)  # IPv4 first
-        if plain:
-            return Link(nic.name, plain[0], "named by the user")
+        addresses = sorted(nic.addresses, key=lambda address: ":" in address)  # IPv4 first
+        if addresses:
+            return Link(nic.name, addresses[0], "named by the user")
         raise StartFailed(
             f"interface {interface} has no address", vm=agent.name, cure="give it one"
         )
@@ -162,7 +188,7 @@ def _named(agent: Agent, interface: str) -> Link:
 
 
 def _routed(agent: Agent, agents: list[Agent]) -> Link:
-    """Return the interface by which the VM's route to another one leaves."""
+    """Return the link of a VM's route to another VM."""
     others = [_ssh_address(other) for other in agents if other is not agent]
     targets = [address for address in others if address]
     answers = agent.ask("route", to=targets) if targets else []
@@ -177,7 +203,7 @@ def _routed(agent: Agent, agents: list[Agent]) -> Link:
 
 
 def _ssh_address(agent: Agent) -> str:
-    """Return the address at which ssh reached the VM."""
+    """Return the VM's address in its ssh connection; empty without one."""
     parts = agent.hello.connection.split()
     return parts[2].split("%")[0] if len(parts) == 4 else ""
 
@@ -187,21 +213,23 @@ _INTERFACE_SETTING = "NCCL_SOCKET_IFNAME"
 
 @dataclass(frozen=True)
 class Placement:
-    """What one rank uses of its VM.
+    """The resources of a rank on its VM.
 
     Attributes
     ----------
     gpu
-        As users see it: ``"0 (A100-40C)"``, or ``"CPU"``.
+        The name of the GPU for users: ``"0 (A100-40C)"``, or ``"CPU"``.
     numa
-        NUMA node of the GPU, or ``"any"``.
+        The NUMA node of the GPU, or ``"any"``.
     nic
-        The interface of its collectives, and the RDMA port nearest to its GPU. NCCL uses
-        all ports of the VM, this one first.
+        The interface of the collectives, and the RDMA port nearest to the GPU. NCCL uses all ports
+        of the VM, and prefers this port.
     cores
-        Cores that it may run on; empty for all. Memory is allocated on the same NUMA node.
+        The cores that the rank may run on; empty for all. Memory is allocated on the same NUMA
+        node.
     environment
-        Variables for this placement; NCCL's are the same for all ranks of a VM.
+        The environment variables for this placement. The variables of NCCL are the same for all
+        ranks of a VM.
     """
 
     gpu: str
@@ -212,19 +240,21 @@ class Placement:
 
 
 def snapshot_for_ranks(facts: Facts, environment: Mapping[str, str]) -> Snapshot:
-    """Return a VM's snapshot with the NCCL settings that the ranks' `environment` gives them."""
+    """Return a VM's snapshot, with the NCCL settings of the ranks' `environment`."""
     snapshot = Snapshot.from_plain(facts.snapshot)
-    given = {name: value for name, value in environment.items() if name.startswith("NCCL_")}
-    if not given:
+    nccl_variables = {
+        name: value for name, value in environment.items() if name.startswith("NCCL_")
+    }
+    if not nccl_variables:
         return snapshot
-    settings = {**settings_of(snapshot), **given}
+    settings = {**settings_of(snapshot), **nccl_variables}
     return replace(snapshot, host=replace(snapshot.host, nccl_settings=settings))
 
 
 def link_layer(agents: Iterable[Agent]) -> str | None:
     """Return the link layer on which all VMs reach each other over RDMA; None without RDMA."""
     return common_layer(
-        Snapshot.from_plain(one.facts.snapshot) for one in agents if one.facts.snapshot
+        Snapshot.from_plain(agent.facts.snapshot) for agent in agents if agent.facts.snapshot
     )
 
 
@@ -237,22 +267,22 @@ def place(
     environment: Mapping[str, str] | None = None,
     visible: str | None = None,
 ) -> list[Placement]:
-    """Return a placement for each local rank of a VM.
+    """Return the placement of each rank of a VM.
 
     Parameters
     ----------
     facts
-        The report of the VM's agent.
+        The facts that the VM's agent has reported.
     interface
-        Network interface of its collectives.
+        The network interface of the collectives.
     slots
-        Ranks on this VM.
+        The number of ranks on this VM.
     layer
         The link layer of the RDMA ports (`link_layer`).
     environment
-        Variables of the host file for the ranks of this VM; none of them is overwritten.
+        The host file's variables for the ranks of this VM. They are never overwritten.
     visible
-        The CUDA_VISIBLE_DEVICES that the rank has already, with the indices or UUIDs of its GPUs.
+        The value of CUDA_VISIBLE_DEVICES that the rank already has: indices or UUIDs of its GPUs.
     """
     snapshot = snapshot_for_ranks(facts, environment or {})
     gpus = usable_gpus(snapshot)
@@ -262,73 +292,80 @@ def place(
     if not gpus:
         return [Placement("CPU", "any", interface)] * slots
     nearest = _nearest_ports(snapshot, gpus, layer)
-    common = _nccl_environment(snapshot, interface, layer)
-    found = []
-    for number in (slot % len(gpus) for slot in range(slots)):
-        gpu, port = gpus[number], nearest[number]
+    nccl_variables = _nccl_environment(snapshot, interface, layer)
+    placements = []
+    for index in (slot % len(gpus) for slot in range(slots)):
+        gpu = gpus[index]
+        port = nearest[index]
         node = facts.numa_of.get(str(gpu.pci_address))
-        own = _visible(gpus, gpu, slots) if visible is None else {}
-        found.append(
+        visible_variables = _visible(gpus, gpu, slots) if visible is None else {}
+        placements.append(
             Placement(
-                gpu=_name(gpu, number),
+                gpu=_name(gpu, index),
                 numa="any" if node is None else str(node),
                 nic=interface if port is None else f"{interface}, {port.rdma_device}",
                 cores=() if node is None else tuple(facts.cores_of.get(str(node), ())),
-                environment={**own, **common},
+                environment={**visible_variables, **nccl_variables},
             )
         )
-    return found
+    return placements
 
 
 def usable_gpus(snapshot: Snapshot) -> list[Gpu]:
-    """Return the GPUs for processes: MIG devices instead of a GPU that is divided into them."""
-    cut = {gpu.index for gpu in snapshot.gpus if gpu.form == "mig"}
-    return [gpu for gpu in snapshot.gpus if gpu.form == "mig" or gpu.index not in cut]
+    """Return the GPUs that processes can use. MIG devices replace the GPU that is divided."""
+    divided = {gpu.index for gpu in snapshot.gpus if gpu.form == "mig"}
+    return [gpu for gpu in snapshot.gpus if gpu.form == "mig" or gpu.index not in divided]
 
 
 def _nccl_environment(snapshot: Snapshot, interface: str, layer: str | None) -> dict[str, str]:
-    """Return NCCL's settings for all ranks of a VM, without those that the user has set."""
-    wanted = {
-        _INTERFACE_SETTING: f"={interface}",  # otherwise its bootstrap may use another one
+    """Return NCCL's settings for all ranks of a VM, except settings of the user."""
+    settings = {
+        # Without this, NCCL's bootstrap may use another interface.
+        _INTERFACE_SETTING: f"={interface}",
         HCA_SETTING: exclusion(snapshot, layer),
     }
-    own = settings_of(snapshot)
-    return {name: value for name, value in wanted.items() if value and name not in own}
+    user_settings = settings_of(snapshot)
+    return {name: value for name, value in settings.items() if value and name not in user_settings}
 
 
 def _name(gpu: Gpu, number: int) -> str:
-    what = gpu.vgpu_profile if isinstance(gpu.vgpu_profile, str) else gpu.name
-    return f"{number} ({what})" if isinstance(what, str) else str(number)
+    """Return the name of a GPU for users: its number, and its model if that is known."""
+    model = gpu.vgpu_profile if isinstance(gpu.vgpu_profile, str) else gpu.name
+    return f"{number} ({model})" if isinstance(model, str) else str(number)
 
 
-def _visible(gpus: list[Gpu], own: Gpu, slots: int) -> dict[str, str]:
-    """Return the variables with which ``cuda:slot`` is the rank's GPU.
+def _visible(gpus: list[Gpu], rank_gpu: Gpu, slots: int) -> dict[str, str]:
+    """Return the variables that make ``cuda:slot`` the rank's GPU.
 
-    A process sees at most one MIG device, which is ``cuda:0`` there.
+    A process sees at most one MIG device, as ``cuda:0``.
     """
-    if not isinstance(own.uuid, str):
+    if not isinstance(rank_gpu.uuid, str):
         return {}
-    if own.form == "mig":
-        return {"CUDA_VISIBLE_DEVICES": own.uuid}
+    if rank_gpu.form == "mig":
+        return {"CUDA_VISIBLE_DEVICES": rank_gpu.uuid}
     uuids = [gpu.uuid for gpu in gpus[:slots] if isinstance(gpu.uuid, str)]
     return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
 
 
 def _nearest_ports(snapshot: Snapshot, gpus: list[Gpu], layer: str | None) -> list[Nic | None]:
-    """Return the nearest RDMA port of each GPU; equally near ports are distributed evenly.
+    """Return the nearest RDMA port of each GPU. Equally near ports are distributed evenly.
 
-    A GPU has none if no distance is known, unless there is only one port.
+    If no distance is known, the port is None, unless there is only one port.
     """
     ports = ports_in_use(snapshot, layer)
-    taken: Counter[int] = Counter()
-    found: list[Nic | None] = []
+    use_counts: Counter[int] = Counter()
+    nearest: list[Nic | None] = []
     for gpu in gpus:
-        ways = [snapshot.distance(gpu, port) for port in ports]
-        known = [way for way in ways if isinstance(way, Distance)]
-        near = [place for place, way in enumerate(ways) if known and way == min(known)]
-        if not near and len(ports) == 1:
-            near = [0]
-        chosen = min(near, key=lambda place: taken[place], default=None)
-        taken.update([] if chosen is None else [chosen])
-        found.append(None if chosen is None else ports[chosen])
-    return found
+        distances = [snapshot.distance(gpu, port) for port in ports]
+        known_distances = [distance for distance in distances if isinstance(distance, Distance)]
+        nearest_indices = [
+            index
+            for index, distance in enumerate(distances)
+            if known_distances and distance == min(known_distances)
+        ]
+        if not nearest_indices and len(ports) == 1:
+            nearest_indices = [0]
+        chosen = min(nearest_indices, key=lambda index: use_counts[index], default=None)
+        use_counts.update([] if chosen is None else [chosen])
+        nearest.append(None if chosen is None else ports[chosen])
+    return nearest

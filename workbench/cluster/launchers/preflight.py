@@ -1,10 +1,11 @@
-"""Checks of all VMs before their ranks start; the checks are rules, like the doctor's.
+"""Check all VMs before their ranks start. The checks are rules, like the rules of the doctor.
 
-`survey` makes the same checks without starting a rank: ``%doctor --hosts``.
+`survey` makes the same checks without starting a rank, for ``%doctor --hosts``.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -34,22 +35,24 @@ from workbench.hosts import HostsLike, parse_hosts, with_key
 from workbench.resources import Nic, Snapshot
 from workbench.resources.nccl_ports import ports_in_use
 
-_CLOCK_S = 1.0
-_RANKS_PER_CORE = 8
+_log = logging.getLogger(__name__)
+
+_MAX_CLOCK_OFFSET_S = 1.0
+_MAX_RANKS_PER_CORE = 8
 _RANK_BYTES = 130 << 20
-"""The memory of a rank in a small training: measured with PyTorch 2.13 on CPUs."""
+"""Memory of a rank in a small training, measured with PyTorch 2.13 on CPUs."""
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found on the VMs of a cluster, in the order of its hosts.
+    """The result of the checks of a cluster's VMs.
 
     Attributes
     ----------
     rows
-        A table with a row per VM.
+        A table with a row per VM, in the order of the hosts.
     fatal
-        Findings with which ranks would fail: no rank is started.
+        Findings that would make ranks fail. No rank is started if there are any.
     others
         All other findings, the worst first. The subject of a finding is the name of its VM.
     """
@@ -66,7 +69,7 @@ class Preflight:
 
 @dataclass(frozen=True)
 class Vms:
-    """What the rules check: the agents, and the link and the number of ranks of each VM."""
+    """The input of the rules: the agent, the link and the number of ranks of each VM."""
 
     agents: list[Agent]
     links: list[Link]
@@ -74,7 +77,7 @@ class Vms:
 
     @property
     def libraries(self) -> list[str]:
-        """The libraries whose versions the VMs have reported, or will report."""
+        """The names of the libraries that VMs report a version of, now or after loading them."""
         names = ["torch", *(name for agent in self.agents for name in agent.loaded.versions)]
         return list(dict.fromkeys(names))
 
@@ -85,7 +88,7 @@ class Vms:
 
 
 def check(vms: Vms) -> Preflight:
-    """Run the rules of preflight, and those of the doctor about limits and several VMs."""
+    """Run the rules of this module, and the doctor's rules about limits and several VMs."""
     fatal = [finding for rule in FATAL for finding in rule(vms)]
     others = [
         replace(finding, subject=agent.name)
@@ -99,6 +102,9 @@ def check(vms: Vms) -> Preflight:
         (fatal if without_gpu else others).append(finding)
     layer = link_layer(vms.agents)
     rows = [_row(vms, number, layer) for number in range(len(vms.agents))]
+    _log.info(
+        "Checked %d VMs: %d fatal findings, %d others", len(vms.agents), len(fatal), len(others)
+    )
     return Preflight(rows, fatal, worst_first(others))
 
 
@@ -116,17 +122,17 @@ def finding_of(vm: str, error: StartFailed) -> Finding:
 
 
 def failure(finding: Finding) -> StartFailed:
-    """Return the error of a start with a fatal finding."""
+    """Return the error of a start that has a fatal finding."""
     return StartFailed(finding.evidence, vm=finding.subject, cure=finding.cure)
 
 
 def crowding(agent: Agent, slots: int) -> Iterable[str]:
-    """Return warnings if the cores or the memory of a VM may be too small for its ranks."""
+    """Yield a warning if a VM may have too few cores or too little memory for its ranks."""
     cores = len(agent.facts.cores)
-    if slots > _RANKS_PER_CORE * cores:
+    if slots > _MAX_RANKS_PER_CORE * cores:
         yield (
             f"{agent.name}: {slots} ranks share {cores} cores, and may not be ready in time. "
-            f"Start at most {_RANKS_PER_CORE * cores}, or raise start_timeout_s of wb.Cluster."
+            f"Start at most {_MAX_RANKS_PER_CORE * cores}, or raise start_timeout_s of wb.Cluster."
         )
     available = _available_bytes(agent)
     needed = slots * _RANK_BYTES
@@ -138,22 +144,28 @@ def crowding(agent: Agent, slots: int) -> Iterable[str]:
 
 
 def _available_bytes(agent: Agent) -> int | None:
-    """Return the free memory of this machine, or the total memory of another VM."""
+    """Return the free memory of this machine or the total memory of another VM, in bytes."""
     host = snapshot_of(agent).host
-    known = [x for x in (host.memory_bytes, host.memory_limit_bytes) if isinstance(x, int)]
+    limits = [
+        limit for limit in (host.memory_bytes, host.memory_limit_bytes) if isinstance(limit, int)
+    ]
     if agent.local:
-        known.append(psutil.virtual_memory().available)
-    return min(known, default=None)
+        limits.append(psutil.virtual_memory().available)
+    return min(limits, default=None)
 
 
 def snapshot_of(agent: Agent) -> Snapshot:
-    """Return a VM's snapshot with the NCCL settings that its ranks will have."""
+    """Return a VM's snapshot, with the NCCL settings of its ranks."""
     return snapshot_for_ranks(agent.facts, agent.host.environment if agent.host else {})
 
 
 def _row(vms: Vms, number: int, layer: str | None) -> dict[str, str]:
-    agent, snapshot, link = vms.agents[number], vms.snapshots[number], vms.links[number]
-    gpus, ports = usable_gpus(snapshot), len(ports_in_use(snapshot, layer))
+    """Return the row of a VM in the table of `Preflight`."""
+    agent = vms.agents[number]
+    snapshot = vms.snapshots[number]
+    link = vms.links[number]
+    gpus = usable_gpus(snapshot)
+    ports = len(ports_in_use(snapshot, layer))
     libraries = [name for name in vms.libraries if name != "CUDA"]
     nic = _nic(snapshot, link)
     return {
@@ -200,12 +212,14 @@ def vm_unreachable(vms: Vms) -> Iterable[Case]:
         targets.append((address, server["port"], server["token"]))
 
     def connect(end: tuple[Agent, str]) -> list[dict[str, Any]]:
-        others = [target for own, target in zip(ends, targets, strict=True) if own is not end]
+        others = [target for other, target in zip(ends, targets, strict=True) if other is not end]
         answers: list[dict[str, Any]] = end[0].ask("reach", targets=others, source=end[1])
         return answers
 
     for end, answers in zip(ends, at_once(ends, connect), strict=True):
-        for other, answer in zip((one for one in ends if one is not end), answers, strict=True):
+        for other, answer in zip(
+            (other_end for other_end in ends if other_end is not end), answers, strict=True
+        ):
             if "error" in answer:
                 yield Case(
                     f"does not reach {other[0].name} at {other[1]} from {end[1]} "
@@ -221,12 +235,12 @@ def vm_unreachable(vms: Vms) -> Iterable[Case]:
     source="cloudpickle, README: the same version of Python on both sides",
 )
 def version_mismatch(vms: Vms) -> Iterable[Case]:
-    """Find other versions of Python, or of the libraries of ranks, on some VMs."""
+    """Find different versions of Python or of the ranks' libraries on the VMs."""
     pythons = {agent.name: ".".join(agent.hello.python.split(".")[:2]) for agent in vms.agents}
     yield from _mismatch("Python", pythons)
     for name in vms.libraries:
-        found = {agent.name: agent.loaded.versions.get(name) for agent in vms.agents}
-        yield from _mismatch(name, found)
+        versions = {agent.name: agent.loaded.versions.get(name) for agent in vms.agents}
+        yield from _mismatch(name, versions)
 
 
 @rule(
@@ -235,7 +249,7 @@ def version_mismatch(vms: Vms) -> Iterable[Case]:
     source="NVIDIA, NCCL, src/init.cc, Duplicate GPU detected",
 )
 def too_few_gpus(vms: Vms) -> Iterable[Case]:
-    """Find VMs with GPUs, but fewer than ranks."""
+    """Find VMs that have GPUs, but fewer GPUs than ranks."""
     for agent, snapshot, slots in zip(vms.agents, vms.snapshots, vms.slots, strict=True):
         gpus = len(usable_gpus(snapshot))
         if 0 < gpus < slots:
@@ -256,7 +270,7 @@ def too_few_gpus(vms: Vms) -> Iterable[Case]:
 def clock_offset(vms: Vms) -> Iterable[Case]:
     """Find VMs whose clock differs from this machine's by more than a second."""
     for agent, offset in zip(vms.agents, at_once(vms.agents, _clock_offset), strict=True):
-        if abs(offset) > _CLOCK_S:
+        if abs(offset) > _MAX_CLOCK_OFFSET_S:
             yield Case(f"its clock is {offset:+.1f} s off this machine's", agent.name)
 
 
@@ -274,7 +288,7 @@ def _clock_offset(agent: Agent) -> float:
     source="NVIDIA, NCCL User Guide, Troubleshooting, Networking issues",
 )
 def mtu_mismatch(vms: Vms) -> Iterable[Case]:
-    """Find links with another MTU; the doctor compares those of RDMA ports."""
+    """Find links with different MTUs. The doctor compares the MTUs of RDMA ports."""
     mtus: dict[str, object] = {}
     for agent, snapshot, link in zip(vms.agents, vms.snapshots, vms.links, strict=True):
         nic = _nic(snapshot, link)
@@ -284,28 +298,31 @@ def mtu_mismatch(vms: Vms) -> Iterable[Case]:
 
 
 def _mismatch(name: str, values: Mapping[str, object]) -> list[Case]:
-    """Return a case about the VM with the rarest value if they differ; None is not known."""
+    """Return a case about the VM with the rarest value if the values of the VMs differ.
+
+    The value None means unknown and is ignored.
+    """
     if len({value for value in values.values() if value is not None}) < 2:
         return []
-    every = list(values.values())
-    words = ", ".join(f"{vm} has {value or 'none'}" for vm, value in values.items())
-    rarest = min(values, key=lambda vm: (every.count(values[vm]), -list(values).index(vm)))
-    return [Case(f"{name} differs ({words})", rarest)]
+    all_values = list(values.values())
+    values_text = ", ".join(f"{vm} has {value or 'none'}" for vm, value in values.items())
+    rarest = min(values, key=lambda vm: (all_values.count(values[vm]), -list(values).index(vm)))
+    return [Case(f"{name} differs ({values_text})", rarest)]
 
 
 FATAL: tuple[Rule[Vms], ...] = (vm_unreachable, version_mismatch)
-"""Rules about what ranks cannot start with."""
+"""Rules about problems that prevent ranks from starting."""
 
 WARNINGS: tuple[Rule[Vms], ...] = (too_few_gpus, clock_offset, mtu_mismatch)
-"""Rules about what ranks can start with."""
+"""Rules about problems in spite of which ranks can start."""
 
 
-# without ranks
+# Checks without ranks.
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The checks of all VMs, and the snapshots of those that answer, by name."""
+    """The checks of all VMs, and the snapshots by VM name. VMs that do not answer have none."""
 
     preflight: Preflight
     snapshots: dict[str, Snapshot]
@@ -317,13 +334,27 @@ def survey(
     ssh_key: str | Path | None = None,
     timeout_s: float = 60.0,
 ) -> Survey:
-    """Check all VMs of `hosts` concurrently; one that does not answer is a finding, not an error.
+    """Check all VMs of `hosts` concurrently. If a VM does not answer, that is a finding.
 
-    Raise `UsageError` if `hosts`, `ssh_config` or `ssh_key` cannot be read.
+    Parameters
+    ----------
+    hosts
+        The hosts, as for `parse_hosts`.
+    ssh_config
+        An ssh client configuration, which replaces the user's.
+    ssh_key
+        The key file of hosts that have none.
+    timeout_s
+        The time limit for the start of all agents.
+
+    Raises
+    ------
+    UsageError
+        `hosts`, `ssh_config` or `ssh_key` cannot be read.
     """
-    chosen = with_key(parse_hosts(hosts), ssh_key)
+    parsed_hosts = with_key(parse_hosts(hosts), ssh_key)
     launcher = create(FOR_HOSTS, None if ssh_config is None else checked_ssh_config(ssh_config))
-    agents = [Agent(host, host.slots, launcher) for host in chosen]
+    agents = [Agent(host, host.slots, launcher) for host in parsed_hosts]
     try:
         return _check(agents, time.monotonic() + timeout_s)
     finally:
@@ -331,21 +362,23 @@ def survey(
 
 
 def _check(agents: list[Agent], deadline: float) -> Survey:
+    """Start all agents, and check the VMs that answer."""
     failures: list[Finding] = []
-    there = []
+    answering = []
     for agent in agents:
         try:
             agent.wait_until_greeted(deadline)
-            there.append(agent)
+            answering.append(agent)
             agent.wait_until_loaded(deadline)
         except StartFailed as error:
+            _log.info("%s: %s", agent.name, error.cause)
             failures.append(finding_of(agent.name, error))
-    found = Preflight([], [], [])
-    if there:
-        slots = [agent.host.slots if agent.host else 1 for agent in there]
+    preflight = Preflight([], [], [])
+    if answering:
+        slots = [agent.host.slots if agent.host else 1 for agent in answering]
         try:
-            found = check(Vms(there, choose(there), slots))
+            preflight = check(Vms(answering, choose(answering), slots))
         except StartFailed as error:
-            failures.append(finding_of(there[0].name, error))
-    snapshots = {agent.name: snapshot_of(agent) for agent in there}
-    return Survey(replace(found, fatal=failures + found.fatal), snapshots)
+            failures.append(finding_of(answering[0].name, error))
+    snapshots = {agent.name: snapshot_of(agent) for agent in answering}
+    return Survey(replace(preflight, fatal=failures + preflight.fatal), snapshots)

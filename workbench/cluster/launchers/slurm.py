@@ -1,13 +1,15 @@
-"""The launcher for Slurm: agents as steps of a job, in this allocation or in a new one.
+"""The launcher for Slurm: it runs agents as steps of a job, in this or in a new allocation.
 
-A new allocation is a batch job that does nothing but wait until no step is left: it ends when the
-agents have ended, and they end without a kernel. Each agent is in a step of its own, with the
-relay, which stays until the agent ends: Slurm kills what is left of a step whose task has ended.
+A new allocation is a batch job that only waits until no step is left. The agents end without a
+kernel, and the job ends after the agents. Each agent runs in a separate step, together with the
+relay. The relay stays until the agent ends, because Slurm kills the remaining processes of a step
+when its task has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import subprocess
@@ -26,34 +28,36 @@ from workbench.cluster.threads import interrupts_later
 from workbench.errors import StartFailed
 from workbench.hosts import Host, total_slots
 
+_log = logging.getLogger(__name__)
+
 _GUARD = """
 read -r line && exit
 sleep 1
 for try in 1 2 3 4 5 6; do scancel --quiet --name="$1" && exit; sleep 10; done
 """
-"""Cancels the job when the kernel has ended, even by SIGKILL, which closes the pipe.
+"""Cancels the job when the kernel has ended: its end closes the pipe, even after SIGKILL.
 
-A kept cluster has it while it waits in the queue.
+A kept cluster has this guard only while its job waits in the queue.
 """
 _FIRST_PAUSE_S = 0.05
-_FAILURES = 5
-"""So many failed polls in sequence end the wait: a controller may be restarted meanwhile."""
+_MAX_FAILURES = 5
+"""So many consecutive failed polls end the wait. Fewer may come from a controller's restart."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A job whose nodes are used.
+    """The Slurm job that provides the nodes. Its fields are saved for later kernels.
 
     Attributes
     ----------
     name
-        The name of its steps, and of the job if it is our own.
+        The name of our steps, and of the job if it is our own.
     job
-        The job's id; empty before it is known.
+        The id of the job; empty before it is known.
     own
-        Whether the job was submitted here, and must be cancelled.
+        Whether the job was submitted for this cluster, and must be cancelled.
     routes
-        As `slurm_commands.routes` returns them.
+        The routes to the nodes, from `slurm_commands.routes`.
     gpus
         The number of the job's GPUs on each node.
     """
@@ -66,7 +70,7 @@ class Allocation:
 
 
 class SlurmLauncher(RelayLauncher):
-    """Runs the relay on each node as a step (srun)."""
+    """Runs the relay on each node as a step of a job (srun)."""
 
     allocates = True
 
@@ -76,18 +80,18 @@ class SlurmLauncher(RelayLauncher):
         self._guard: subprocess.Popen[bytes] | None = None
         self._released = False
 
-    # the allocation
+    # Methods for the allocation.
 
     def allocate(self, options: Options, progress: Callable[[str], None]) -> Options:
-        """See `Launcher`. Waits in the queue, until `queue_timeout` at most."""
+        """Wait for the allocation, for at most `queue_timeout`. See `Launcher`."""
         if options.allocation is not None:
             self._allocation = Allocation(**options.allocation)
             return options
-        here = None if options.job else os.environ.get("SLURM_JOB_ID")
+        current_job_id = None if options.job else os.environ.get("SLURM_JOB_ID")
         name = f"workbench-{secrets.token_hex(4)}"
-        if here:
-            self._allocation = Allocation(name, here, own=False)
-            job = _existing(here, options.n)
+        if current_job_id:
+            self._allocation = Allocation(name, current_job_id, own=False)
+            job = _current_job(current_job_id, options.n)
         else:
             job = self._wait(self._submit(name, options), options, progress)
         hosts, gpus = slurm_commands.hosts_of(job, options.job.get("gpus_per_task", 0))
@@ -97,13 +101,17 @@ class SlurmLauncher(RelayLauncher):
                 cure="start fewer ranks, or request a new allocation (partition=..., nodes=...)",
             )
         routes = slurm_commands.routes([host.name for host in hosts])
-        self._allocation = Allocation(name, job.id, own=not here, routes=routes, gpus=gpus)
+        self._allocation = Allocation(
+            name, job.id, own=not current_job_id, routes=routes, gpus=gpus
+        )
         if options.keep_s is not None:
             self._end_guard()
         return replace(options, hosts=hosts, allocation=asdict(self._allocation))
 
     def _submit(self, name: str, options: Options) -> str:
-        with interrupts_later():  # a submitted job must be known, to be cancelled
+        """Submit a job, start its guard, and return its id."""
+        # Delay interrupts: a submitted job can only be cancelled if its id is known.
+        with interrupts_later():
             self._allocation = Allocation(name, "", own=True)
             with contextlib.suppress(OSError):
                 self._guard = subprocess.Popen(
@@ -116,21 +124,25 @@ class SlurmLauncher(RelayLauncher):
                 )
             job_id = slurm_commands.submit(name, options.n, options.job)
             self._allocation = Allocation(name, job_id, own=True)
-        if self._released:  # by another thread, before the job had an id
+        if self._released:  # another thread called `release` before the job had an id
             self.release()
             raise StartFailed("the cluster was stopped")
         return job_id
 
     def _wait(self, job_id: str, options: Options, progress: Callable[[str], None]) -> Job:
+        """Wait until a job runs, and return it."""
         limit_s = options.job.get("queue_timeout", float("inf"))
-        began, pause_s, failures = time.monotonic(), _FIRST_PAUSE_S, 0
+        began = time.monotonic()
+        pause_s = _FIRST_PAUSE_S
+        failures = 0
         while True:
             try:
-                job = slurm_commands.find(job_id)
+                job = slurm_commands.find_job(job_id)
                 failures = 0
             except StartFailed as error:
                 failures += 1
-                if failures == _FAILURES:
+                _log.info("Poll %d of Slurm job %s has failed: %s", failures, job_id, error.cause)
+                if failures == _MAX_FAILURES:
                     raise
                 progress(f"Slurm job {job_id}: {error.cause}")
                 pause_s = slurm_commands.pause(pause_s)
@@ -138,34 +150,36 @@ class SlurmLauncher(RelayLauncher):
             if job is None or job.end():
                 raise StartFailed(job.end() if job else f"Slurm job {job_id} no longer exists")
             if job.running:
+                _log.info("Slurm job %s runs after %.1f s", job_id, time.monotonic() - began)
                 return job
-            why = f"Slurm job {job_id} is {job.reason()}"
+            reason = f"Slurm job {job_id} is {job.reason()}"
             if job.impossible:
                 raise StartFailed(
-                    f"it can never start, and was cancelled: {why}",
+                    f"it can never start, and was cancelled: {reason}",
                     cure="change the request; `sinfo -o '%P %D %c %l %G'` shows what there is",
                 )
             if time.monotonic() - began > limit_s:
                 raise StartFailed(
                     f"the job did not start within queue_timeout ({limit_s:g} s), and was "
-                    f"cancelled: {why}",
+                    f"cancelled: {reason}",
                     cure="wait longer, or request less",
                 )
-            progress(why)
+            progress(reason)
             pause_s = slurm_commands.pause(pause_s)
 
     def release(self) -> None:
         """See `Launcher`."""
         self._released = True
-        taken, self._allocation = self._allocation, None
-        if taken is None:
+        allocation = self._allocation
+        self._allocation = None
+        if allocation is None:
             return
         try:
-            slurm_commands.cancel(taken.job, taken.name, own=taken.own)
+            slurm_commands.cancel(allocation.job, allocation.name, is_own_job=allocation.own)
         except StartFailed as error:
             warnings.warn(
-                f"Slurm job {taken.job or taken.name} could not be cancelled: {error.cause}. It "
-                "ends when its agents have ended. Check with squeue.",
+                f"Slurm job {allocation.job or allocation.name} could not be cancelled: "
+                f"{error.cause}. It ends when its agents have ended. Check with squeue.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -173,29 +187,31 @@ class SlurmLauncher(RelayLauncher):
             self._end_guard()
 
     def _end_guard(self) -> None:
-        guard, self._guard = self._guard, None
+        """End the guard without cancelling the job."""
+        guard = self._guard
+        self._guard = None
         if guard is not None:
             with contextlib.suppress(OSError):
                 guard.communicate(b"\n")
 
-    def why_gone(self, host: Host | None) -> str:
+    def unavailable_reason(self, host: Host | None) -> str:
         """See `Launcher`."""
-        taken = self._allocation
-        if taken is None:
+        allocation = self._allocation
+        if allocation is None:
             return ""
         try:
-            job = slurm_commands.find(taken.job)
+            job = slurm_commands.find_job(allocation.job)
             if job is None:
-                return f"Slurm job {taken.job} has ended"
-            return job.end() or (slurm_commands.node_trouble(job, host.name) if host else "")
+                return f"Slurm job {allocation.job} has ended"
+            return job.end() or (slurm_commands.node_failure_reason(job, host.name) if host else "")
         except StartFailed:
-            return ""  # not known
+            return ""  # unknown
 
     def describe(self) -> str:
         """See `Launcher`."""
-        return slurm_commands.left(self._allocation.job) if self._allocation else ""
+        return slurm_commands.describe_job(self._allocation.job) if self._allocation else ""
 
-    # the agents
+    # Methods for the agents.
 
     def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
         """See `Launcher`."""
@@ -207,33 +223,33 @@ class SlurmLauncher(RelayLauncher):
 
     def command(self, host: Host, program: list[str], _: float | None) -> list[str]:
         """See `RelayLauncher`."""
-        taken = self._allocation
-        if taken is None:
+        allocation = self._allocation
+        if allocation is None:
             raise StartFailed("the allocation was released", vm=host.name)
-        gpus = taken.gpus.get(host.name)
+        gpus = allocation.gpus.get(host.name)
         return [
             "srun",
-            f"--jobid={taken.job}",
+            f"--jobid={allocation.job}",
             f"--nodelist={host.name}",
-            f"--job-name={taken.name}",
-            # all that the job has on this node, together with the other steps
+            f"--job-name={allocation.name}",
+            # Use all resources of the job on this node, and share them with the other steps.
             *([f"--gpus-per-node={gpus}"] if gpus else []),
             *("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none"),
             *("--quiet", "--no-kill", "--kill-on-bad-exit=0", "--mpi=none"),
             "env",
-            # this process may have been started over ssh from elsewhere
-            f"SSH_CONNECTION={taken.routes.get(host.name, '')}",
+            # Set SSH_CONNECTION, because this process may have one from another ssh connection.
+            f"SSH_CONNECTION={allocation.routes.get(host.name, '')}",
             *program,
         ]
 
-    def failure(self, host: Host | None, code: int | None, said: str) -> StartFailed:
+    def failure(self, host: Host | None, code: int | None, output: str) -> StartFailed:
         """See `Launcher`."""
         assert host is not None
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        last = f" ({lines[-1]})" if lines else ""
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        suffix = f" ({lines[-1]})" if lines else ""
         cause, cure = (
-            python_failure(code, said, host.python or sys.executable)
-            or (self.why_gone(host), "start the cluster again")
+            python_failure(code, output, host.python or sys.executable)
+            or (self.unavailable_reason(host), "start the cluster again")
             if code is not None
             else ("", "")
         )
@@ -241,12 +257,12 @@ class SlurmLauncher(RelayLauncher):
             ended = "has not answered in time" if code is None else f"ended with exit status {code}"
             cause = f"the step of its agent (srun) {ended}"
             cure = f"check that `srun --nodelist={host.name} --overlap hostname` works in a job"
-        return StartFailed(cause + last, vm=host.name, cure=cure)
+        return StartFailed(cause + suffix, vm=host.name, cure=cure)
 
 
-def _existing(job_id: str, n: int) -> Job:
-    """Return the job in which this process runs; raise `StartFailed` if it has ended."""
-    job = slurm_commands.find(job_id)
+def _current_job(job_id: str, n: int) -> Job:
+    """Return the job that this process runs in; raise `StartFailed` if it has ended."""
+    job = slurm_commands.find_job(job_id)
     if job is None or not job.running:
         ended = job.end() or job.reason() if job else f"Slurm job {job_id} no longer exists"
         raise StartFailed(

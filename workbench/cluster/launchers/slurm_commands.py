@@ -1,7 +1,8 @@
-"""Slurm's commands: submit a job, read its state and its nodes, and cancel it."""
+"""Run Slurm's commands: submit a job, read its state and its nodes, and cancel it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -15,10 +16,12 @@ from workbench.cluster.launchers.slurm_job import Job
 from workbench.errors import StartFailed
 from workbench.hosts import Host
 
-_COMMAND_S = 20.0
-"""Longer than the commands themselves wait for a controller that does not answer."""
-_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
-"""Variables that say how Slurm is reached; the others describe the step of this process."""
+_log = logging.getLogger(__name__)
+
+_MAX_COMMAND_S = 20.0
+"""Time limit of a command. It exceeds the commands' own limit for a silent controller."""
+_KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
+"""Variables that say how to reach Slurm. The others describe the job step of this process."""
 _HOLDER = """#!/bin/sh
 # Keeps the allocation while a step runs in it; the agents end without a kernel.
 idle=-2
@@ -75,38 +78,48 @@ _CAUSES = (
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for Slurm's commands: without the variables of this job's step."""
+    """Return the environment for Slurm's commands, without the variables of this job step.
+
+    Examples
+    --------
+    >>> from unittest.mock import patch
+    >>> with patch.dict(os.environ, {"SLURM_CONF": "/etc/slurm.conf", "SLURM_NTASKS": "2"}):
+    ...     "SLURM_CONF" in environment(), "SLURM_NTASKS" in environment()
+    (True, False)
+    """
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("SLURM_") or name in _KEPT
+        if not name.startswith("SLURM_") or name in _KEPT_VARIABLES
     }
 
 
-def run(*command: str, given: str = "", request: Mapping[str, Any] | None = None) -> str:
+def run(*command: str, stdin_text: str = "", request: Mapping[str, Any] | None = None) -> str:
     """Run one of Slurm's commands, and return its output.
 
     Parameters
     ----------
-    given
-        Its standard input.
+    command
+        The command and its arguments.
+    stdin_text
+        The standard input of the command.
     request
-        What was requested, for errors.
+        The request of the user, for error messages.
 
     Raises
     ------
     StartFailed
-        There is no such command, or it failed.
+        The command does not exist, has failed, or has not ended in time.
     """
     try:
-        # in a session of its own: an interrupt of the kernel must not end it half-way
-        done = subprocess.run(
+        # Start a new session, because an interrupt of the kernel must not end the command half-way.
+        completed = subprocess.run(
             command,
-            input=given,
+            input=stdin_text,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_COMMAND_S,
+            timeout=_MAX_COMMAND_S,
             env=environment(),
             start_new_session=True,
             check=False,
@@ -117,26 +130,32 @@ def run(*command: str, given: str = "", request: Mapping[str, Any] | None = None
             cure="start the kernel where Slurm is installed: on a login node, or in a job",
         ) from error
     except subprocess.TimeoutExpired as error:
-        said = (error.stderr or b"").decode("utf-8", "replace")
-        raise _failure(command[0], said or "connect failure", request) from error
-    if done.returncode:
-        raise _failure(command[0], done.stderr or done.stdout, request)
-    return done.stdout
+        output = (error.stderr or b"").decode("utf-8", "replace")
+        raise _failure(command[0], output or "connect failure", request) from error
+    if completed.returncode:
+        raise _failure(command[0], completed.stderr or completed.stdout, request)
+    return completed.stdout
 
 
-def _failure(command: str, said: str, request: Mapping[str, Any] | None) -> StartFailed:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    last = lines[-1] if lines else "no output"
+def _failure(command: str, output: str, request: Mapping[str, Any] | None) -> StartFailed:
+    """Return the error about a failed command, with the cause if its output is known."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    last_line = lines[-1] if lines else "no output"
     names = ("partition", "account", "qos", "constraint", "time", "gpus_per_task")
-    known: dict[str, Any] = {name: (request or {}).get(name) for name in names}
+    requested: dict[str, Any] = {name: (request or {}).get(name) for name in names}
     for pattern, cause, cure in _CAUSES:
-        if re.search(pattern, said, re.IGNORECASE):
-            known["partitions"] = _partitions() if "{partitions}" in cure else ""
-            return StartFailed(f"{cause.format(**known)} ({last})", cure=cure.format(**known))
-    return StartFailed(f"{command} failed ({last})", cure="correct the request, or ask your admin")
+        if re.search(pattern, output, re.IGNORECASE):
+            requested["partitions"] = _partitions() if "{partitions}" in cure else ""
+            return StartFailed(
+                f"{cause.format(**requested)} ({last_line})", cure=cure.format(**requested)
+            )
+    return StartFailed(
+        f"{command} failed ({last_line})", cure="correct the request, or ask your admin"
+    )
 
 
 def _partitions() -> str:
+    """Return the names of all partitions, as text."""
     try:
         return ", ".join(dict.fromkeys(run("sinfo", "--noheader", "--format=%R").split()))
     except StartFailed:
@@ -144,7 +163,16 @@ def _partitions() -> str:
 
 
 def submit(name: str, n: int, request: Mapping[str, Any]) -> str:
-    """Submit a job that waits in its allocation until no agent is there; return its id.
+    """Submit a job that holds its allocation until no agent runs in it, and return its id.
+
+    Parameters
+    ----------
+    name
+        The name of the job.
+    n
+        The number of tasks.
+    request
+        The `JobRequest` of the user.
 
     Raises
     ------
@@ -159,14 +187,18 @@ def submit(name: str, n: int, request: Mapping[str, Any]) -> str:
         )
         if request.get(option) is not None
     ]
-    more = shlex.split(request.get("sbatch") or "")
-    ours = [f"--job-name={name}", "--output=/dev/null", "--no-requeue", "--no-kill", "--parsable"]
-    given = ("sbatch", f"--ntasks={n}", *options, *more, *ours)
-    return run(*given, given=_HOLDER, request=request).strip().split(";")[0]
+    user_options = shlex.split(request.get("sbatch") or "")
+    command = [
+        *("sbatch", f"--ntasks={n}", *options, *user_options),
+        *(f"--job-name={name}", "--output=/dev/null", "--no-requeue", "--no-kill", "--parsable"),
+    ]
+    job_id = run(*command, stdin_text=_HOLDER, request=request).strip().split(";")[0]
+    _log.info("Submitted Slurm job %s (%s) with %d tasks", job_id, name, n)
+    return job_id
 
 
-def find(job_id: str) -> Job | None:
-    """Return a job; None if Slurm does not know it any more.
+def find_job(job_id: str) -> Job | None:
+    """Return a job; None if Slurm does not know the job any more.
 
     Raises
     ------
@@ -185,59 +217,63 @@ def find(job_id: str) -> Job | None:
 def hosts_of(job: Job, gpus_per_task: int = 0) -> tuple[tuple[Host, ...], dict[str, int]]:
     """Return the nodes of a job, with its tasks as slots, and the number of GPUs of each node.
 
-    Each node has a task, and each further task goes to the node that has the fewest, if it fits.
+    Each node gets one task. Each further task goes to the node with the fewest tasks that has room
+    for it.
     """
     per_node = job.number("NtasksPerN:B:S:C")
     cpus_per_task = job.number("CPUs/Task") or 1
-    fits: dict[str, int] = {}
+    max_tasks: dict[str, int] = {}
     gpus: dict[str, int] = {}
     for share in job.shares:
         limits = [per_node or share.cpus // cpus_per_task]
         limits += [share.gpus // gpus_per_task] if gpus_per_task else []
         names = _expanded(share.nodes)
-        fits |= dict.fromkeys(names, min(limits))
+        max_tasks |= dict.fromkeys(names, min(limits))
         gpus |= dict.fromkeys(names, share.gpus)
-    slots = dict.fromkeys(fits or _expanded(job.fields["NodeList"]), 1)
+    slots = dict.fromkeys(max_tasks or _expanded(job.fields["NodeList"]), 1)
     while sum(slots.values()) < (job.number("NumTasks") or 0):
-        free = [name for name in slots if slots[name] < fits.get(name, 1)] or list(slots)
-        slots[min(free, key=lambda name: slots[name])] += 1
+        candidates = [name for name in slots if slots[name] < max_tasks.get(name, 1)] or list(slots)
+        slots[min(candidates, key=lambda name: slots[name])] += 1
     return tuple(Host(name, count) for name, count in slots.items()), gpus
 
 
 def _expanded(names: str) -> list[str]:
+    """Return the names of nodes in a text such as ``n[1-2]`` or ``n1,n2``."""
     return run("scontrol", "show", "hostnames", names).split() if "[" in names else names.split(",")
 
 
 def routes(names: list[str]) -> dict[str, str]:
-    """Return, for each node, this machine's address and the node's as ssh writes them.
+    """Return the route to each node, in the format of SSH_CONNECTION.
 
-    Empty for a node that is this machine, and where no route is known.
+    A route has the addresses of this machine and of the node. It is empty for this machine, and for
+    nodes without a known route.
 
     Raises
     ------
     StartFailed
-        There are other nodes, and a route to none of them.
+        There are other nodes, but no route to any of them.
     """
     text = run("scontrol", "show", "node", "--oneliner", ",".join(names))
-    here = socket.gethostname().split(".")[0]
-    found = dict.fromkeys(names, "")
+    this_node = socket.gethostname().split(".")[0]
+    routes_by_node = dict.fromkeys(names, "")
     addresses = {}
     for line in text.splitlines():
         fields = dict(re.findall(r"(?<!\S)(\w+)=(\S*)", line))
-        if fields.get("NodeHostName", "").split(".")[0] != here and "NodeName" in fields:
+        if fields.get("NodeHostName", "").split(".")[0] != this_node and "NodeName" in fields:
             address = addresses[fields["NodeName"]] = fields.get("NodeAddr") or fields["NodeName"]
-            found[fields["NodeName"]] = _route(address)
-    if addresses and not any(found.values()):
+            routes_by_node[fields["NodeName"]] = _route(address)
+    if addresses and not any(routes_by_node.values()):
         others = ", ".join(f"{name} ({address})" for name, address in addresses.items())
         raise StartFailed(
             f"this machine has no IPv4 route to any other node of the job: {others}",
             cure="start the notebook on a machine that reaches the nodes over IPv4, or give them "
             "such an address (NodeAddr in slurm.conf)",
         )
-    return found
+    return routes_by_node
 
 
 def _route(address: str) -> str:
+    """Return the route to an address; empty if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))  # sends nothing
@@ -246,38 +282,48 @@ def _route(address: str) -> str:
             return ""
 
 
-def node_trouble(job: Job, name: str) -> str:
-    """Return why a running job cannot use one of its nodes any more; empty while it can."""
+def node_failure_reason(job: Job, name: str) -> str:
+    """Return why a running job can no longer use one of its nodes; empty if it can."""
     text = run("scontrol", "show", "node", "--oneliner", name)
     state = re.search(r"(?<!\S)State=(\S+)", text)
     if state is None or not re.search(r"DOWN|FAIL|NOT_RESPONDING|\*", state[1]):
-        kept = name in _expanded(job.fields["NodeList"])
-        return "" if kept else f"Slurm has removed {name} from job {job.id}"
-    why = re.search(r"(?<!\S)Reason=(.*?)(?: \[|$)", text)
-    return f"Slurm reports {name} as {state[1]}" + (f" ({why[1].strip()})" if why else "")
+        is_kept = name in _expanded(job.fields["NodeList"])
+        return "" if is_kept else f"Slurm has removed {name} from job {job.id}"
+    reason = re.search(r"(?<!\S)Reason=(.*?)(?: \[|$)", text)
+    return f"Slurm reports {name} as {state[1]}" + (f" ({reason[1].strip()})" if reason else "")
 
 
-def left(job_id: str) -> str:
-    """Return the partition, the nodes and the time that is left of a job, as a text for users."""
+def describe_job(job_id: str) -> str:
+    """Describe a job for users: its partition, its nodes, and the remaining time."""
     try:
         words = run("squeue", "--noheader", f"--jobs={job_id}", "--format=%P|%N|%L").strip()
     except StartFailed as error:
         return f"Slurm job {job_id}, time left unknown: {error.cause}"
     if words.count("|") != 2:
         return f"Slurm job {job_id}, which has ended"
-    partition, nodes, rest = words.split("|")
-    return f"Slurm job {job_id}, partition {partition}, nodes {nodes}, time left {rest}"
+    partition, nodes, time_left = words.split("|")
+    return f"Slurm job {job_id}, partition {partition}, nodes {nodes}, time left {time_left}"
 
 
-def cancel(job_id: str, name: str, *, own: bool) -> None:
-    """Cancel a job of this name, or its steps of this name if the job is not our `own`.
+def cancel(job_id: str, name: str, *, is_own_job: bool) -> None:
+    """Cancel a job, or only our steps in it.
+
+    Parameters
+    ----------
+    job_id
+        The id of the job; empty if it is unknown.
+    name
+        The name of our steps, and of the job if it is our own.
+    is_own_job
+        Whether to cancel the whole job, because it was submitted for this cluster.
 
     Raises
     ------
     StartFailed
         Slurm does not answer.
     """
-    if own:
+    _log.info("Cancelling Slurm job %s (%s, own job: %s)", job_id or "(no id)", name, is_own_job)
+    if is_own_job:
         run("scancel", "--quiet", *([job_id] if job_id else [f"--name={name}"]))
         return
     listed = run("squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i|%j")
@@ -287,6 +333,6 @@ def cancel(job_id: str, name: str, *, own: bool) -> None:
 
 
 def pause(seconds: float) -> float:
-    """Wait before the next poll of a job, and return how long to wait the next time."""
+    """Sleep before the next poll of a job, and return how long to sleep the next time."""
     time.sleep(seconds)
     return min(5.0, seconds * 1.25)

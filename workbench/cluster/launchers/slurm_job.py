@@ -1,4 +1,4 @@
-"""A job of Slurm, as ``scontrol show job`` describes it: its state in words, and its nodes."""
+"""Parse the output of ``scontrol show job``: the state of a Slurm job, and its nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-_REASONS = {
+_REASON_TEXTS = {
     "None": "just submitted",
     "Priority": "other jobs have a higher priority",
     "Resources": "it waits until enough nodes, cores or GPUs are free",
@@ -24,12 +24,12 @@ _REASONS = {
     "AccountNotAllowed": "the account may not use the partition",
     "QOSNotAllowed": "the QOS may not be used there",
 }
-_NEVER = re.compile(
+_PERMANENT_REASONS = re.compile(
     r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied|"
     r"Invalid(Account|QOS)|(Account|QOS)NotAllowed|(Assoc|QOS)\w*PerJob\w*|\w*MaxWall\w*"
 )
-"""Reasons that do not pass while the request and the cluster's configuration are the same."""
-_ENDS = {
+"""Reasons that persist as long as the request and the cluster's configuration do not change."""
+_END_TEXTS = {
     "BOOT_FAIL": "did not start because a node could not be booted",
     "CANCELLED": "was cancelled (scancel)",
     "COMPLETED": "has ended",
@@ -41,12 +41,12 @@ _ENDS = {
     "REVOKED": "was revoked",
     "TIMEOUT": "has reached its time limit",
 }
-_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "RESIZING", "SUSPENDED"})
+_WAITING_STATES = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "RESIZING", "SUSPENDED"})
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a job has on some nodes, each: `cpus` and `gpus` are numbers."""
+    """The resources of a job on some nodes: the numbers of CPUs and GPUs on each of them."""
 
     nodes: str
     cpus: int
@@ -55,80 +55,105 @@ class Share:
 
 @dataclass(frozen=True)
 class Job:
-    """One job, as ``scontrol show job`` describes it."""
+    """A Slurm job, parsed from the output of ``scontrol show job --details --oneliner``.
+
+    Examples
+    --------
+    >>> job = Job("7", "JobId=7 JobState=PENDING Reason=Priority NumTasks=4")
+    >>> job.reason()
+    'pending: other jobs have a higher priority (Priority)'
+    >>> job.number("NumTasks")
+    4
+    """
 
     id: str
     text: str
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        """The fields, by Slurm's names; those of values with spaces may be cut."""
+        """The fields, by Slurm's names. A value that contains a space is cut off there."""
         return dict(re.findall(r"(?<!\S)([\w/:.]+)=(\S*)", self.text))
 
     @property
     def running(self) -> bool:
-        """Whether its nodes can be used."""
+        """Whether the nodes of the job can be used."""
         return self.fields["JobState"] == "RUNNING"
 
     @property
     def waiting(self) -> bool:
-        """Whether it may still start, or continue."""
-        return self.fields["JobState"] in _WAITING
+        """Whether the job may still start, or continue."""
+        return self.fields["JobState"] in _WAITING_STATES
 
     @property
     def impossible(self) -> bool:
-        """Whether it can never start."""
-        return self.waiting and bool(_NEVER.fullmatch(self.fields.get("Reason", "")))
+        """Whether the job can never start."""
+        return self.waiting and bool(_PERMANENT_REASONS.fullmatch(self.fields.get("Reason", "")))
 
     @property
     def shares(self) -> list[Share]:
-        """What it has on its nodes, whose names may be such as ``n[1-2]``."""
+        """The resources on each group of nodes. A group has a name such as ``n[1-2]``."""
         rows = re.findall(r"(?<!\S)Nodes=(\S+) CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", self.text)
         return [
-            Share(nodes, _count(cpus), sum(map(int, re.findall(r"gpu(?::[^:(,]+)?:(\d+)", gres))))
+            Share(
+                nodes, _count_ids(cpus), sum(map(int, re.findall(r"gpu(?::[^:(,]+)?:(\d+)", gres)))
+            )
             for nodes, cpus, gres in rows
         ]
 
     def number(self, name: str) -> int | None:
-        """Return the number with which a field begins; None if it has none."""
-        found = re.match(r"\d+", self.fields.get(name, ""))
-        return int(found[0]) if found else None
+        """Return the number at the beginning of a field; None if there is no number."""
+        match = re.match(r"\d+", self.fields.get(name, ""))
+        return int(match[0]) if match else None
 
     def reason(self) -> str:
-        """Return why it waits, in words, with Slurm's own word."""
+        """Return why the job waits, as text with Slurm's name of the reason."""
         if self.fields["JobState"] != "PENDING":
             return f"its state is {self.fields['JobState']}"
         word = self.fields.get("Reason", "None").split(",")[0]
-        text = _REASONS.get(word, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", word).lower())
+        text = _REASON_TEXTS.get(word, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", word).lower())
         text = text if word == "None" else f"{text} ({word})"
         start = self.fields.get("StartTime", "Unknown")
         expected = f"; expected to start at {start}" if start[:1].isdigit() else ""
         return f"pending: {text}{expected}"
 
     def end(self) -> str:
-        """Return how it ended; empty while it has not."""
+        """Return how the job has ended, as text; empty if it has not ended."""
         state = self.fields["JobState"]
         if self.running or self.waiting:
             return ""
-        if state == "COMPLETING":  # the state before it is not shown
-            limit, used = (_seconds(self.fields.get(x, "")) for x in ("TimeLimit", "RunTime"))
-            state = "TIMEOUT" if limit is not None and (used or 0) >= limit else "CANCELLED"
-        text = _ENDS.get(state, f"is {state}")
+        if state == "COMPLETING":  # Slurm does not show the state before this one
+            limit_s, used_s = (
+                _parse_duration_s(self.fields.get(name, "")) for name in ("TimeLimit", "RunTime")
+            )
+            state = "TIMEOUT" if limit_s is not None and (used_s or 0) >= limit_s else "CANCELLED"
+        text = _END_TEXTS.get(state, f"is {state}")
         if state == "TIMEOUT":
             text += f" of {self.fields.get('TimeLimit', 'unknown length')}"
         return f"Slurm job {self.id} {text}"
 
 
-def _seconds(time_text: str) -> int | None:
-    """Return the seconds in a time such as ``1-02:00:00``; None for ``UNLIMITED``."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", time_text)
-    if found is None:
+def _parse_duration_s(time_text: str) -> int | None:
+    """Return the seconds of a duration such as ``1-02:00:00``; None for ``UNLIMITED``.
+
+    Examples
+    --------
+    >>> _parse_duration_s("1-02:00:00")
+    93600
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", time_text)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _count(numbers: str) -> int:
-    """Return how many numbers there are in a text such as ``0-2,5``."""
+def _count_ids(numbers: str) -> int:
+    """Return how many ids a text such as ``0-2,5`` contains.
+
+    Examples
+    --------
+    >>> _count_ids("0-2,5")
+    4
+    """
     spans = [part.split("-") for part in numbers.split(",") if part]
     return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)

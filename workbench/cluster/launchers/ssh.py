@@ -1,4 +1,4 @@
-"""The launcher for VMs, over ssh: its command, and the causes of its failures."""
+"""The launcher that starts agents over ssh: its command, and the causes of its failures."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from workbench.hosts import Host
 _CONNECT_S = 10
 _RECONNECT_S = 2
 _ALIVE_S = 1
-_ALIVE_MISSES = 3
-"""After 4 s without data, a connection is closed and made again."""
+_MAX_ALIVE_MISSES = 3
+"""ssh closes a connection after 4 s without data. The kernel then connects again."""
 
-_NOT_FOUND = 127
-_OF_SSH = 255
-"""The exit status of ssh if it cannot connect, or loses the connection."""
+_STATUS_NOT_FOUND = 127
+_STATUS_SSH_ERROR = 255
+"""Exit status of ssh if it cannot connect, or loses the connection."""
 
 _CAUSES = (
     (
@@ -72,9 +72,9 @@ _CAUSES = (
 
 
 class SshLauncher(RelayLauncher):
-    """Runs the relay on each host over a separate connection.
+    """Runs the relay on each VM over a separate ssh connection.
 
-    `config` is an ssh client configuration instead of the user's.
+    The parameter `config` is an ssh client configuration, which replaces the user's.
     """
 
     needs_hosts = True
@@ -82,7 +82,7 @@ class SshLauncher(RelayLauncher):
     def command(self, host: Host, program: list[str], patience_s: float | None) -> list[str]:
         """See `RelayLauncher`.
 
-        `parse_hosts` has checked the host's name; the program is quoted for the login shell.
+        `parse_hosts` has checked the name of the host. The program is quoted for the login shell.
         """
         if shutil.which("ssh") is None:
             raise StartFailed(
@@ -90,12 +90,12 @@ class SshLauncher(RelayLauncher):
             )
         wait_s = _CONNECT_S if patience_s is None else min(_RECONNECT_S, max(1, int(patience_s)))
         options = {
-            "BatchMode": "yes",  # nobody would answer a question
+            "BatchMode": "yes",  # never ask for a password: no user would see the prompt
             "ConnectTimeout": wait_s,
             "ServerAliveInterval": _ALIVE_S,
-            "ServerAliveCountMax": _ALIVE_MISSES,
+            "ServerAliveCountMax": _MAX_ALIVE_MISSES,
             "ControlMaster": "no",
-            "ControlPath": "none",  # all VMs would lose a shared connection
+            "ControlPath": "none",  # a lost shared connection would affect all VMs
             "ForwardX11": "no",
             "LogLevel": "ERROR",
         }
@@ -112,26 +112,38 @@ class SshLauncher(RelayLauncher):
             "exec " + shlex.join(program),
         ]
 
-    def failure(self, host: Host | None, code: int | None, said: str) -> StartFailed:
+    def failure(self, host: Host | None, code: int | None, output: str) -> StartFailed:
         """See `Launcher`."""
         assert host is not None
         python = host.python or sys.executable
-        cause, cure = _cause(code, said, python)
-        last = _last_line(said)
-        said_last = f" ({last})" if last else ""
-        cure = cure.replace("{host}", _words(host))
-        return StartFailed(cause + said_last, vm=host.shown, cure=cure)
+        cause, cure = _cause(code, output, python)
+        last_line = _last_line(output)
+        suffix = f" ({last_line})" if last_line else ""
+        cure = cure.replace("{host}", _ssh_arguments(host))
+        return StartFailed(cause + suffix, vm=host.shown, cure=cure)
 
 
-def _words(host: Host) -> str:
-    """Return the arguments with which a user reaches a host by ssh, as the kernel does."""
+def _ssh_arguments(host: Host) -> str:
+    """Return the arguments of ssh with which a user can connect to a host like the kernel.
+
+    Examples
+    --------
+    >>> _ssh_arguments(Host("vm1", user="me", port=2222))
+    '-p 2222 me@vm1'
+    """
     port = [] if host.port is None else ["-p", str(host.port)]
     key = [] if host.key is None else ["-i", host.key]
     return shlex.join([*port, *key, host.label.strip("[]")])
 
 
 def key_file(host: Host) -> Path:
-    """Return the key that the user has named; raise `StartFailed` if there is none."""
+    """Return the path of the host's key file.
+
+    Raises
+    ------
+    StartFailed
+        The file does not exist.
+    """
     key = Path(host.key or "").expanduser()
     if not key.is_file():
         raise StartFailed(
@@ -142,16 +154,17 @@ def key_file(host: Host) -> Path:
     return key
 
 
-def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:
-    not_found = code != _OF_SSH and re.search(r"not found|No such file", said)
-    if found := python_failure(_NOT_FOUND if not_found else code, said, python):
-        return found
-    if (code == _OF_SSH or code is None) and (found := cause_of(said)):
-        return found
+def _cause(code: int | None, output: str, python: str) -> tuple[str, str]:
+    """Return the cause of a failed connection, and what to do."""
+    is_not_found = code != _STATUS_SSH_ERROR and re.search(r"not found|No such file", output)
+    if python_cause := python_failure(_STATUS_NOT_FOUND if is_not_found else code, output, python):
+        return python_cause
+    if (code == _STATUS_SSH_ERROR or code is None) and (ssh_cause := cause_of(output)):
+        return ssh_cause
     if code is None:
         return "its agent did not answer in time", "check that `ssh {host}` works and is quick"
     ended = f"its agent ended with exit status {code}"
-    if _last_line(said):
+    if _last_line(output):
         return ended, "read its output"
     return (
         ended,
@@ -159,15 +172,22 @@ def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:
     )
 
 
-def cause_of(said: str) -> tuple[str, str] | None:
-    """Return the cause and the cure of an error that ssh has printed; None if it is unknown."""
+def cause_of(output: str) -> tuple[str, str] | None:
+    """Return the cause of an error that ssh has printed, and what to do; None if it is unknown.
+
+    Examples
+    --------
+    >>> cause_of("me@vm1: Permission denied (publickey).")[0]
+    'it refused the key'
+    """
     for pattern, cause, cure in _CAUSES:
-        if re.search(pattern, said, re.IGNORECASE):
+        if re.search(pattern, output, re.IGNORECASE):
             return cause, cure
     return None
 
 
-def _last_line(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(("@", "*"))]
-    return telling[-1] if telling else ""
+def _last_line(output: str) -> str:
+    """Return the last line of ssh's output that is not part of a banner."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    messages = [line for line in lines if not line.startswith(("@", "*"))]
+    return messages[-1] if messages else ""

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from workbench.rank.backends.backend import Backend
 
 BACKENDS = {"horovod": "HorovodBackend", "ddp": "DDPBackend"}
-"""The name of each backend's class, here and in `workbench.cluster.backends`.
-
-In both packages, the module has the name of the backend."""
+"""The name of each backend's class. Its module has the name of the backend."""
 DEFAULT = "horovod"
 
 
