@@ -1,4 +1,4 @@
-"""Which collectives travelled in one buffer, and how long its transfer took.
+"""Computes which collectives travelled in one buffer, and how long its transfer took.
 
 Horovod transfers the collectives of a buffer together, and they have the same response. Every rank
 begins the transfer when it has the response, and all ranks end it together. So the rank that began

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _PINGS = 16
 """Pings of a burst; the ping with the shortest round trip counts."""
 _BURST_S = 15.0
-"""Time between bursts."""
+"""Time between later bursts."""
 _FIRST_BURSTS_S = (1.0, 2.0, 4.0, 8.0)
 """Times between the first bursts of a ring; they are short, so that the drift is soon known."""
 _PING_S = 0.01

@@ -226,8 +226,8 @@ class RingClocks:
         return {
             "offset_us": (fit.offset + float(low[0] + high[0]) / 2) / 1e3,
             "uncertainty_us": float(high[0] - low[0]) / 2e3,
-            "drift_ppm": (fit.least_drift + fit.most_drift) / 2 * 1e6,
-            "drift_uncertainty_ppm": (fit.most_drift - fit.least_drift) / 2 * 1e6,
+            "drift_ppm": (fit.min_drift + fit.max_drift) / 2 * 1e6,
+            "drift_uncertainty_ppm": (fit.max_drift - fit.min_drift) / 2 * 1e6,
             "round_trip_us": min(round_trips) / 1e3,
             "loaded_round_trip_us": float(np.median(round_trips)) / 1e3,
             "bursts": bursts,
@@ -250,8 +250,8 @@ class _Fit:
     knots: Floats
     low: Floats
     high: Floats
-    least_drift: float
-    most_drift: float
+    min_drift: float
+    max_drift: float
 
     @cached_property
     def newest_line(self) -> tuple[float, ...]:
@@ -298,27 +298,29 @@ def _fit(anchors: list[Anchor]) -> _Fit:
     times = np.array([anchor.answered - start for anchor in anchors], dtype=np.float64)
     low = np.array([anchor.low - offset for anchor in anchors], dtype=np.float64)
     high = np.array([anchor.high - offset for anchor in anchors], dtype=np.float64)
-    least, most, kinks = _drifts(times, low, high)
-    low, high = _narrowed(times, low, high, least, most)
+    min_drift, max_drift, kinks = _drifts(times, low, high)
+    low, high = _narrowed(times, low, high, min_drift, max_drift)
     gaps = np.diff(times)
     sag = WANDER * gaps**2 / 8 + kinks * gaps / 2
     knots = np.empty(2 * len(times) + 1)
-    lows = knots.copy()
-    highs = knots.copy()
+    low_bounds = knots.copy()
+    high_bounds = knots.copy()
     knots[1::2] = times
-    lows[1::2] = low
-    highs[1::2] = high
+    low_bounds[1::2] = low
+    high_bounds[1::2] = high
     knots[2:-1:2] = times[:-1] + gaps / 2
-    lows[2:-1:2] = (low[:-1] + low[1:]) / 2 - sag
-    highs[2:-1:2] = (high[:-1] + high[1:]) / 2 + sag
+    low_bounds[2:-1:2] = (low[:-1] + low[1:]) / 2 - sag
+    high_bounds[2:-1:2] = (high[:-1] + high[1:]) / 2 + sag
     knots[0] = times[0] - _FAR_NS
     knots[-1] = times[-1] + _FAR_NS
     ahead = WANDER * NEXT_NS
-    lows[0] = low[0] - (most[0] + ahead) * _FAR_NS
-    highs[0] = high[0] - (least[0] - ahead) * _FAR_NS
-    lows[-1] = low[-1] + (least[-1] - ahead) * _FAR_NS
-    highs[-1] = high[-1] + (most[-1] + ahead) * _FAR_NS
-    return _Fit(start, offset, knots, lows, highs, float(least[-1]), float(most[-1]))
+    low_bounds[0] = low[0] - (max_drift[0] + ahead) * _FAR_NS
+    high_bounds[0] = high[0] - (min_drift[0] - ahead) * _FAR_NS
+    low_bounds[-1] = low[-1] + (min_drift[-1] - ahead) * _FAR_NS
+    high_bounds[-1] = high[-1] + (max_drift[-1] + ahead) * _FAR_NS
+    return _Fit(
+        start, offset, knots, low_bounds, high_bounds, float(min_drift[-1]), float(max_drift[-1])
+    )
 
 
 def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
@@ -328,10 +330,10 @@ def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, F
     each other, the drift has changed, and only the nearest anchors count.
     """
     count = len(times)
-    least = np.full(count, -MAX_DRIFT)
-    most = np.full(count, MAX_DRIFT)
+    min_drift = np.full(count, -MAX_DRIFT)
+    max_drift = np.full(count, MAX_DRIFT)
     if count < 2:
-        return least, most, np.zeros(0)
+        return min_drift, max_drift, np.zeros(0)
     indices = np.arange(count)
     window = [indices + shift for shift in range(-NEIGHBOURS, NEIGHBOURS + 1)]
     for number, first in enumerate(window):
@@ -342,24 +344,24 @@ def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, F
             span = times[j] - times[i]
             center = times[exists]
             wander = WANDER * np.maximum(np.abs(times[i] - center), np.abs(times[j] - center))
-            least[exists] = np.maximum(least[exists], (low[j] - high[i]) / span - wander)
-            most[exists] = np.minimum(most[exists], (high[j] - low[i]) / span + wander)
+            min_drift[exists] = np.maximum(min_drift[exists], (low[j] - high[i]) / span - wander)
+            max_drift[exists] = np.minimum(max_drift[exists], (high[j] - low[i]) / span + wander)
     gaps = np.diff(times)
-    gap_least = (low[1:] - high[:-1]) / gaps
-    gap_most = (high[1:] - low[:-1]) / gaps
-    changed = least > most
+    gap_min = (low[1:] - high[:-1]) / gaps
+    gap_max = (high[1:] - low[:-1]) / gaps
+    changed = min_drift > max_drift
     left = np.maximum(indices - 1, 0)
     right = np.minimum(indices, count - 2)
-    least[changed] = np.minimum(gap_least[left], gap_least[right])[changed]
-    most[changed] = np.maximum(gap_most[left], gap_most[right])[changed]
+    min_drift[changed] = np.minimum(gap_min[left], gap_min[right])[changed]
+    max_drift[changed] = np.maximum(gap_max[left], gap_max[right])[changed]
     # the least difference between the drifts of neighbouring gaps
-    bends = np.maximum(gap_least[1:] - gap_most[:-1], gap_least[:-1] - gap_most[1:])
+    bends = np.maximum(gap_min[1:] - gap_max[:-1], gap_min[:-1] - gap_max[1:])
     bends = np.concatenate([[0.0], np.maximum(bends, 0.0), [0.0]])
-    return least, most, np.maximum(bends[:-1], bends[1:])
+    return min_drift, max_drift, np.maximum(bends[:-1], bends[1:])
 
 
 def _narrowed(
-    times: Floats, low: Floats, high: Floats, least: Floats, most: Floats
+    times: Floats, low: Floats, high: Floats, min_drift: Floats, max_drift: Floats
 ) -> tuple[Floats, Floats]:
     """Return each anchor's bounds, narrowed by its neighbours' bounds and the drift."""
     narrow_low = low.copy()
@@ -369,9 +371,9 @@ def _narrowed(
         b = slice(shift, None)
         span = times[b] - times[a]
         bend = WANDER * span**2 / 2
-        narrow_low[b] = np.maximum(narrow_low[b], low[a] + least[b] * span - bend)
-        narrow_high[b] = np.minimum(narrow_high[b], high[a] + most[b] * span + bend)
-        narrow_low[a] = np.maximum(narrow_low[a], low[b] - most[a] * span - bend)
-        narrow_high[a] = np.minimum(narrow_high[a], high[b] - least[a] * span + bend)
+        narrow_low[b] = np.maximum(narrow_low[b], low[a] + min_drift[b] * span - bend)
+        narrow_high[b] = np.minimum(narrow_high[b], high[a] + max_drift[b] * span + bend)
+        narrow_low[a] = np.maximum(narrow_low[a], low[b] - max_drift[a] * span - bend)
+        narrow_high[a] = np.minimum(narrow_high[a], high[b] - min_drift[a] * span + bend)
     crossed = narrow_low > narrow_high  # the drift changed by more than it wanders
     return np.where(crossed, low, narrow_low), np.where(crossed, high, narrow_high)

@@ -117,5 +117,5 @@ class Counts:
         return self._iterations.get((cell, rank), 0)
 
     def unheard(self, cell: int) -> bool:
-        """Whether a cell communicated in its iterations in a way that cannot be timed."""
+        """Whether a cell has communication in its iterations that cannot be timed."""
         return cell in self._unheard

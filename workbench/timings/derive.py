@@ -90,8 +90,12 @@ def mean_parts(
     has_transfer = is_exposed & ~np.isnan(transfer)
     waiting = mean * wait[has_wait].sum() / exposed[has_wait].sum() if has_wait.any() else np.nan
     spent = transfer[has_transfer].sum()
-    rest = transfer[has_transfer].sum() + queued[has_transfer].sum()
-    share = (spent / rest if rest > 0 else 0.0) if has_transfer.any() else np.nan
+    transfer_or_queueing = transfer[has_transfer].sum() + queued[has_transfer].sum()
+    share = (
+        (spent / transfer_or_queueing if transfer_or_queueing > 0 else 0.0)
+        if has_transfer.any()
+        else np.nan
+    )
     others = mean - waiting
     return float(waiting), float(others * (1 - share)), float(others * share)
 

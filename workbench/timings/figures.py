@@ -24,7 +24,8 @@ PROFILED = 2
 """Reason why an iteration is not typical: it was profiled."""
 
 _PREFERENCE = np.array([0, 2, 1])
-"""By reason: without typical iterations, means are over profiled ones, or else over all."""
+"""The order of preference of the reasons 0, `FIRST` and `PROFILED`: typical iterations come first,
+then profiled ones, then the first iterations of cells."""
 
 
 def typical(rows: Rows) -> Rows:

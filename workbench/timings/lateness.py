@@ -1,7 +1,7 @@
-"""Who waited for whom: when each rank submitted the last collective of an iteration.
+"""Computes which ranks waited: when each rank submitted the last collective of an iteration.
 
-A collective ends on all ranks at the same time, after the last rank has submitted it. Suppose that
-a rank's last collective took longer than the last rank's. Then the rank waited for the difference.
+A collective ends on all ranks at the same time, after the last rank has submitted it. If a
+rank's last collective took longer than the last rank's, the rank waited for the difference.
 This comparison needs no clocks, but a busy rank sees the end too late. So the waiting of a rank is
 limited to the time during which its training was stopped. If the clocks are known and the ranks'
 submissions are further apart than the clocks' uncertainty, the clocks are used.
@@ -135,8 +135,8 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
     # the errors of two ranks may have opposite signs
     doubt = np.sort(rows["uncertainty_ns"], axis=1)[:, -2:].sum(axis=1) / 1e3
     clear = is_timed[:, 0] & (skew.max(axis=1) > doubt)
-    most = skew + np.where(is_timed[:, 0], doubt, np.inf)[:, np.newaxis]
-    late = np.where(clear[:, np.newaxis], skew, np.minimum(late, most))
+    upper_bound = skew + np.where(is_timed[:, 0], doubt, np.inf)[:, np.newaxis]
+    late = np.where(clear[:, np.newaxis], skew, np.minimum(late, upper_bound))
     uncertainty = np.where(clear, doubt, np.nan)
     # a rank that continues to compute may see the end late, so the first rank to see it counts
     ended = (arrived - rows["last_ns"] + rows["done_ns"]).min(axis=1)
@@ -145,9 +145,9 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
     waited = np.minimum(late.max(axis=1, keepdims=True) - late, at_last)
     waited += stopped - stopped.min(axis=1, keepdims=True)
     late += stopped.max(axis=1, keepdims=True) - stopped
-    rest = np.maximum(rows["exposed_ns"] / 1e3 - waited, 0)
-    rank_transfer = np.minimum(rows["transfer_ns"] / 1e3, rest)
-    stopped_too = rest >= rest.max(axis=1, keepdims=True) / 2
+    transfer_or_queueing = np.maximum(rows["exposed_ns"] / 1e3 - waited, 0)
+    rank_transfer = np.minimum(rows["transfer_ns"] / 1e3, transfer_or_queueing)
+    stopped_too = transfer_or_queueing >= transfer_or_queueing.max(axis=1, keepdims=True) / 2
     shortest = np.where(stopped_too, rank_transfer, np.inf).min(axis=1, keepdims=True)
     transfer = np.minimum(rank_transfer, shortest)
     transfer[~has_flag(rows, Flag.TRANSFERS_SEEN).all(axis=1)] = np.nan

@@ -61,31 +61,32 @@ def noise(values: Series, length: int = 1) -> Series:
     return np.asarray(np.quantile(changes, quantile, axis=0) / deviations / np.sqrt(2))
 
 
-def are_always_high(values: Series, least: float) -> npt.NDArray[np.bool_]:
-    """Return a mask of the columns that are outliers in all rows, by `least` or more."""
+def are_always_high(values: Series, threshold: float) -> npt.NDArray[np.bool_]:
+    """Return a mask of the columns that are outliers in all rows, by `threshold` or more."""
     lengths = [length for length in LENGTHS if length <= len(values)]
     if not lengths:
         return np.zeros(values.shape[1], dtype=bool)
     middle = np.median(values, axis=0)
     share = LONG_SPAN_SIMILARITY if len(values) >= LENGTHS[-1] else SIMILARITY
     often = (values >= share * middle).mean(axis=0) >= MIN_HIGH_SHARE
-    strong = middle >= np.maximum(least, MIN_STRENGTH * noise(values, lengths[-1]))
+    strong = middle >= np.maximum(threshold, MIN_STRENGTH * noise(values, lengths[-1]))
     return np.asarray(often & strong)
 
 
 def spans(
-    values: Series, least: float, counted: npt.NDArray[np.bool_]
+    values: Series, threshold: float, counted: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[float, int, int, int]]:
-    """Yield strength, column, first row and last row of each span of outliers by `least` or more.
+    """Yield strength, column, first row and last row of each span of outliers.
 
-    `counted` is a mask of the rows that the noise is estimated from.
+    `threshold` is the minimum size of outliers, which must also exceed the noise. `counted` is a
+    mask of the rows that the noise is estimated from.
     """
     for length in LENGTHS:
         if length > len(values):
             return
-        enough = np.maximum(least, MIN_STRENGTH * noise(values[counted], length))
+        limit = np.maximum(threshold, MIN_STRENGTH * noise(values[counted], length))
         # a median is high where more than half of its values are
-        total = np.cumsum(np.pad(values >= enough, ((1, 0), (0, 0))), axis=0)
+        total = np.cumsum(np.pad(values >= limit, ((1, 0), (0, 0))), axis=0)
         high = np.asarray(2 * (total[length:] - total[:-length]) > length)
         for column in np.flatnonzero(high.any(axis=0)):
             starts = np.flatnonzero(high[:, column])
@@ -105,10 +106,10 @@ def _ends(values: Series) -> tuple[int, int, float] | None:
     `values` are the rows of all windows that are high. These windows extend beyond the span by up
     to half of their length.
     """
-    least = SIMILARITY * float(np.median(values))
+    threshold = SIMILARITY * float(np.median(values))
     near = np.pad(values, LENGTHS[0] // 2, mode="edge")
-    high = np.median(sliding_window_view(near, LENGTHS[0]), axis=1) >= least
-    inside = np.flatnonzero(high & (values >= least))
+    high = np.median(sliding_window_view(near, LENGTHS[0]), axis=1) >= threshold
+    inside = np.flatnonzero(high & (values >= threshold))
     if not len(inside):
         return None
     span = values[inside[0] : inside[-1] + 1]

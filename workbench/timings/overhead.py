@@ -1,4 +1,4 @@
-"""Measures how much time recording adds to an iteration, with pairs of runs of one cell."""
+"""Measures how much time recording adds to an iteration, by comparing pairs of runs of a cell."""
 
 from __future__ import annotations
 

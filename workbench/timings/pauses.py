@@ -52,7 +52,7 @@ class Pause(NamedTuple):
     ----------
     vm
         Host name of the VM.
-    places
+    indices
         The iterations during which its ranks were stopped, as ascending indices into the ring's
         iterations.
     length_us
@@ -62,7 +62,7 @@ class Pause(NamedTuple):
     """
 
     vm: str
-    places: npt.NDArray[np.intp]
+    indices: npt.NDArray[np.intp]
     length_us: float
     waited_us: float
 
@@ -79,11 +79,11 @@ def find_pauses(ring: RingDelays, vms: Mapping[int, str]) -> Iterator[Pause]:
             on_vm = names == vm
             if 1 < on_vm.sum() < len(names):
                 for pause in _pauses_of_vm(cell, str(vm), on_vm):
-                    yield pause._replace(places=pause.places + begin)
+                    yield pause._replace(indices=pause.indices + begin)
 
 
 def only_rank(rank: int, vms: Mapping[int, str]) -> str:
-    """Return the VM of its only rank if there are several VMs; otherwise an empty text.
+    """Return the VM of a rank if it is the only rank there, among several VMs; else an empty text.
 
     Examples
     --------
@@ -103,47 +103,47 @@ def _pauses_of_vm(cell: RingDelays, vm: str, on_vm: npt.NDArray[np.bool_]) -> It
     work = (rows["iteration_ns"] - rows["exposed_ns"]) / 1e3
     longer = np.where(cell.warm[:, np.newaxis], work - np.median(work[cell.warm], axis=0), 0.0)
     work_noise = float(noise.noise(work[cell.warm]).max())
-    least = max(MIN_PAUSE_US, MIN_SHARE * cell.usual_us, MIN_NOISE_RATIO * work_noise)
+    min_length_us = max(MIN_PAUSE_US, MIN_SHARE * cell.usual_us, MIN_NOISE_RATIO * work_noise)
     pauses = [
-        (places, length_us)
-        for places, length_us in _candidates(longer, on_vm, least)
-        if not _in_shared_phases(cell, places, length_us, on_vm)
-        and _waited(cell, places, on_vm) >= MIN_SHARE * length_us
+        (indices, length_us)
+        for indices, length_us in _candidates(longer, on_vm, min_length_us)
+        if not _in_shared_phases(cell, indices, length_us, on_vm)
+        and _waited(cell, indices, on_vm) >= MIN_SHARE * length_us
     ]
-    for places, length_us in pauses:
-        near = [p for p, _ in pauses if abs(int(p[0] - places[0])) <= NEIGHBOURS]
+    for indices, length_us in pauses:
+        near = [p for p, _ in pauses if abs(int(p[0] - indices[0])) <= NEIGHBOURS]
         if len(near) <= MAX_NEAR_PAUSES:
-            yield Pause(vm, places, length_us, _waited(cell, places, on_vm))
+            yield Pause(vm, indices, length_us, _waited(cell, indices, on_vm))
 
 
 def _candidates(
-    longer: Matrix, on_vm: npt.NDArray[np.bool_], least: float
+    longer: Matrix, on_vm: npt.NDArray[np.bool_], min_length_us: float
 ) -> Iterator[tuple[npt.NDArray[np.intp], float]]:
     """Yield the iterations where only the ranks of a VM take longer, all by the same time.
 
     The iterations are indices, followed by this time in microseconds. One rank may begin the next
     iteration before another rank does, so two successive iterations can be one pause.
     """
-    most = np.maximum(longer, np.append(longer[1:], longer[-1:], axis=0))
-    shortest = most[:, on_vm].min(axis=1)
-    longest = most[:, on_vm].max(axis=1)
-    clear = (shortest >= np.maximum(least, noise.SIMILARITY * longest)) & (
-        most[:, ~on_vm].max(axis=1) < MIN_SHARE * shortest
+    longest_of_two = np.maximum(longer, np.append(longer[1:], longer[-1:], axis=0))
+    shortest = longest_of_two[:, on_vm].min(axis=1)
+    longest = longest_of_two[:, on_vm].max(axis=1)
+    clear = (shortest >= np.maximum(min_length_us, noise.SIMILARITY * longest)) & (
+        longest_of_two[:, ~on_vm].max(axis=1) < MIN_SHARE * shortest
     )
     end = -1
     for start in np.flatnonzero(clear).tolist():
         if start <= end:
             continue
-        length_us = float(np.median(most[start, on_vm]))
+        length_us = float(np.median(longest_of_two[start, on_vm]))
         both = np.arange(start, min(start + 2, len(longer)))
-        places = both[longer[both][:, on_vm].max(axis=1) >= MIN_SHARE * length_us]
-        end = int(places[-1])
-        yield places, length_us
+        indices = both[longer[both][:, on_vm].max(axis=1) >= MIN_SHARE * length_us]
+        end = int(indices[-1])
+        yield indices, length_us
 
 
 def _in_shared_phases(
     cell: RingDelays,
-    places: npt.NDArray[np.intp],
+    indices: npt.NDArray[np.intp],
     length_us: float,
     on_vm: npt.NDArray[np.bool_],
 ) -> bool:
@@ -151,9 +151,9 @@ def _in_shared_phases(
     rows = cell.lateness.rows
     times = np.sum([rows[f"{phase}_ns"] for phase in SHARED], axis=0)[:, on_vm] / 1e3
     usual = np.median(times[cell.warm], axis=0)
-    return bool(((times[places].max(axis=0) - usual) >= MIN_SHARE * length_us).all())
+    return bool(((times[indices].max(axis=0) - usual) >= MIN_SHARE * length_us).all())
 
 
-def _waited(cell: RingDelays, places: npt.NDArray[np.intp], on_vm: npt.NDArray[np.bool_]) -> float:
+def _waited(cell: RingDelays, indices: npt.NDArray[np.intp], on_vm: npt.NDArray[np.bool_]) -> float:
     """Return how long a rank of another VM waited in these iterations, or in the next one."""
-    return float(cell.lateness.waited_us[places[0] : places[-1] + 2][:, ~on_vm].max())
+    return float(cell.lateness.waited_us[indices[0] : indices[-1] + 2][:, ~on_vm].max())

@@ -80,8 +80,8 @@ class RunningTotals:
 
     def add(self, rows: Rows) -> None:
         """Add rows of any ranks; passes over the data are counted on the lowest rank."""
-        ranks, places = np.unique(rows["rank"], return_inverse=True)
-        exposed_ns = np.bincount(places, rows["exposed_ns"])
+        ranks, rank_index = np.unique(rows["rank"], return_inverse=True)
+        exposed_ns = np.bincount(rank_index, rows["exposed_ns"])
         for rank, spent_ns in zip(ranks.tolist(), exposed_ns.tolist(), strict=True):
             self._exposed_ns[rank] = self._exposed_ns.get(rank, 0.0) + spent_ns
         self._timed |= not communication_unseen(rows).all()
@@ -161,12 +161,12 @@ def cpu_us(rows: Rows) -> Column:
 
 def _samples_per_s(rows: Rows) -> float:
     """Return the sum of the ranks' rates; NaN if the rate of any rank is unknown."""
-    _, places = np.unique(rows["rank"], return_inverse=True)
+    _, rank_index = np.unique(rows["rank"], return_inverse=True)
     sample_counts = samples(rows)
-    spent_ns = np.bincount(places, rows["iteration_ns"].astype(np.float64))
+    spent_ns = np.bincount(rank_index, rows["iteration_ns"].astype(np.float64))
     if not len(rows) or not spent_ns.all():
         return np.nan
-    return float((np.bincount(places, sample_counts) / spent_ns).sum() * 1e9)
+    return float((np.bincount(rank_index, sample_counts) / spent_ns).sum() * 1e9)
 
 
 def _duration(seconds: float) -> str:

@@ -39,10 +39,10 @@ class RingDelays:
     iteration_us
         The median over ranks of each iteration's duration.
     late, waited_for
-        Each rank's lateness compared with the median of the other ranks; and the part of it for
-        which another rank waited. Without a wait, because the others compute, it costs nothing.
+        Each rank's lateness compared with the median of the other ranks, and the part of this
+        lateness that another rank waited for. Lateness costs nothing while the others compute.
     longer
-        By phase, how much longer it took each rank than the median of the other ranks.
+        For each phase, how much longer it took each rank than the median of the other ranks.
     """
 
     lateness: Lateness
@@ -66,11 +66,11 @@ class RingDelays:
             {phase: behind(rows[f"{phase}_ns"] / 1e3) for phase in EXPLAINING},
         )
 
-    def cells(self, least: int = noise.LENGTHS[0]) -> Iterator[tuple[int, RingDelays]]:
+    def cells(self, min_iterations: int = noise.LENGTHS[0]) -> Iterator[tuple[int, RingDelays]]:
         """Yield the index of the first iteration of each cell, and the delays in the cell.
 
         A cell that trains one model after another, or continues with other batches, is divided.
-        Cells with fewer than `least` iterations that are no warm-up are too short to be assessed
+        Cells with fewer than `min_iterations`, not counting warm-ups, are too short to be assessed
         alone. They are joined with each other, and with a neighbour of similar iterations.
         """
         begins = self._trainings()
@@ -81,10 +81,10 @@ class RingDelays:
         ends = [*begins[1:].tolist(), len(self.late)]
         for begin, end, count in zip(begins.tolist(), ends, counts.tolist(), strict=True):
             usual = float(self.iteration_us[begin:end].min())  # not changed by delays
-            short = count < least
+            short = count < min_iterations
             if before is not None:
                 is_similar = min(usual, before[0]) >= noise.SIMILARITY * max(usual, before[0])
-                if (short and before[1]) or ((short or joined < least) and is_similar):
+                if (short and before[1]) or ((short or joined < min_iterations) and is_similar):
                     before = (usual, short)
                     joined += count
                     continue
@@ -135,7 +135,7 @@ class RingDelays:
         return float(np.median(self.iteration_us[self.warm]))
 
     @property
-    def least_us(self) -> float:
+    def min_delay_us(self) -> float:
         """The shortest delay that counts."""
         return MIN_SHARE * self.usual_us
 
@@ -143,10 +143,10 @@ class RingDelays:
         """Return each rank's excess over the others in a phase; for `UNKNOWN`, the lateness."""
         return self.late if phase == UNKNOWN else self.longer[phase]
 
-    def late_for(self, phase: str, places: npt.NDArray[np.intp], column: int) -> float:
-        """Return how late a rank is in the iterations that its phase in `places` delays."""
-        late = float(np.median(self.waited_for[places, column]))
-        after = places[places + 1 < len(self.late)] + 1
+    def late_for(self, phase: str, indices: npt.NDArray[np.intp], column: int) -> float:
+        """Return how late a rank is in the iterations that its phase in `indices` delays."""
+        late = float(np.median(self.waited_for[indices, column]))
+        after = indices[indices + 1 < len(self.late)] + 1
         if phase in AFTER_REDUCTION and len(after):
             late = max(late, float(np.median(self.waited_for[after, column])))
         return late

@@ -32,18 +32,18 @@ def slow_links(ring: RingDelays) -> Iterator[tuple[npt.NDArray[np.intp], float]]
         min_excess_us = MIN_SHARE * ring.iteration_us[same]
         usual = float(np.quantile(service, 0.1))
         longer = np.where(service - usual >= min_excess_us, service - usual, 0.0)
-        least = max(float(min_excess_us.min()), (MIN_RATIO - 1) * usual)
+        threshold = max(float(min_excess_us.min()), (MIN_RATIO - 1) * usual)
         counted = np.ones(len(same), dtype=bool)
         end = -1
-        slow = noise.spans(longer[:, np.newaxis], least, counted)
+        slow = noise.spans(longer[:, np.newaxis], threshold, counted)
         for first, last in sorted(
             (first, last) for _, _, first, last in slow if last - first >= MIN_ITERATIONS - 1
         ):
             if first <= end:
                 continue
             end = last
-            places = same[first : last + 1]
-            excess = delays.service_us[places] - usual
+            indices = same[first : last + 1]
+            excess = delays.service_us[indices] - usual
             middle = float(np.median(excess))
             if (np.abs(excess - middle) <= MAX_DEVIATION * middle).mean() >= noise.MIN_HIGH_SHARE:
-                yield places, middle
+                yield indices, middle

@@ -120,7 +120,7 @@ class _Span(NamedTuple):
 
     column: int
     phase: str
-    places: npt.NDArray[np.intp]
+    indices: npt.NDArray[np.intp]
 
 
 def find(rows: Rows, vms: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
@@ -132,23 +132,23 @@ def find(rows: Rows, vms: Mapping[int, str] | None = None) -> list[dict[str, Any
     for ring in ring_delays(rows):
         covered = np.zeros(len(ring.late), dtype=bool)
         by_link = covered.copy()
-        for places, excess_us in slow_links(ring):
-            by_link[places[0] : places[-1] + 2] = True
-            stragglers.append(_of_all(ring, places, excess_us, "communication", "slow link"))
+        for indices, excess_us in slow_links(ring):
+            by_link[indices[0] : indices[-1] + 2] = True
+            stragglers.append(_of_all(ring, indices, excess_us, "communication", "slow link"))
         # a slow link delays one of its ends, which then begins the next iteration late
         spans = [
             span
             for span in _spans_of_cells(ring)
-            if span.phase != UNKNOWN or by_link[span.places].mean() <= CONFIRMED_SHARE
+            if span.phase != UNKNOWN or by_link[span.indices].mean() <= CONFIRMED_SHARE
         ]
         for span in spans:
-            covered[span.places[0] : span.places[-1] + 2] = True  # and the iteration it delays
+            covered[span.indices[0] : span.indices[-1] + 2] = True  # and the iteration it delays
         for pause in find_pauses(ring, vms or {}):
-            covered[pause.places[0] : pause.places[-1] + 2] = True
+            covered[pause.indices[0] : pause.indices[-1] + 2] = True
             stragglers.append(
                 _of_all(
                     ring,
-                    pause.places,
+                    pause.indices,
                     pause.length_us,
                     UNKNOWN,
                     PAUSE,
@@ -157,7 +157,7 @@ def find(rows: Rows, vms: Mapping[int, str] | None = None) -> list[dict[str, Any
                 )
             )
         spans += [
-            _Span(span.column, span.phase, span.places + begin)
+            _Span(span.column, span.phase, span.indices + begin)
             for begin, cell in ring.cells(MIN_SINGLE_ITERATIONS)
             for span in _single(cell, covered[begin : begin + len(cell.late)])
         ]
@@ -179,8 +179,8 @@ def always_late(rings: Iterable[Lateness]) -> tuple[int | None, float | None]:
     often = (clear * lengths[:, np.newaxis]).sum(axis=0) >= noise.MIN_HIGH_SHARE * lengths.sum()
     means = np.where(often & (delays > 0).all(axis=0), np.average(delays, 0, lengths), 0.0)
     column = int(means.argmax())
-    most = float(means.max())
-    return (int(cells[0].lateness.ranks[column]), most) if most else (None, None)
+    max_delay = float(means.max())
+    return (int(cells[0].lateness.ranks[column]), max_delay) if max_delay else (None, None)
 
 
 def _delays(ring: RingDelays) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
@@ -188,11 +188,13 @@ def _delays(ring: RingDelays) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.flo
     warm = np.flatnonzero(ring.warm)
     delays = np.zeros(ring.late.shape[1])
     for phase, longer in ring.longer.items():
-        for column in np.flatnonzero(noise.are_always_high(longer[warm], ring.least_us)).tolist():
+        for column in np.flatnonzero(
+            noise.are_always_high(longer[warm], ring.min_delay_us)
+        ).tolist():
             if _confirmed(ring, phase, warm, column):
                 delays[column] = max(delays[column], ring.late_for(phase, warm, column))
     weak = np.median(ring.waited_for[warm], axis=0)
-    weak[weak < ring.least_us] = 0.0
+    weak[weak < ring.min_delay_us] = 0.0
     return delays > 0, np.where(delays > 0, delays, weak)
 
 
@@ -202,8 +204,8 @@ def _spans_of_cells(ring: RingDelays) -> Iterator[_Span]:
     ends: dict[tuple[int, str], list[_Span]] = {}
     for begin, cell in ring.cells():
         cell_ends = {}
-        for inside in sorted(_spans(cell), key=lambda span: int(span.places[0])):
-            span = inside._replace(places=inside.places + begin)
+        for inside in sorted(_spans(cell), key=lambda span: int(span.indices[0])):
+            span = inside._replace(indices=inside.indices + begin)
             before = ends.pop((span.column, span.phase), None)
             if before is None or not _continues(ring, before[-1], span):
                 before = []
@@ -212,21 +214,21 @@ def _spans_of_cells(ring: RingDelays) -> Iterator[_Span]:
             cell_ends[span.column, span.phase] = before
         ends |= cell_ends
     spans = [
-        chain[0]._replace(places=np.concatenate([span.places for span in chain]))
+        chain[0]._replace(indices=np.concatenate([span.indices for span in chain]))
         for chain in chains
     ]
     for across in _spans_across_cells(ring):
         others = [span for span in spans if span.column != across.column or _apart(span, across)]
         same = [span for span in spans if all(span is not other for other in others)]
         if all(span.phase == across.phase for span in same):
-            places = np.unique(np.concatenate([span.places for span in (*same, across)]))
-            spans = [*others, across._replace(places=places)]
+            indices = np.unique(np.concatenate([span.indices for span in (*same, across)]))
+            spans = [*others, across._replace(indices=indices)]
     yield from spans
 
 
 def _apart(a: _Span, b: _Span) -> bool:
     """Whether two spans do not overlap."""
-    return bool(a.places[0] > b.places[-1] or b.places[0] > a.places[-1])
+    return bool(a.indices[0] > b.indices[-1] or b.indices[0] > a.indices[-1])
 
 
 def _spans_across_cells(ring: RingDelays) -> Iterator[_Span]:
@@ -236,15 +238,15 @@ def _spans_across_cells(ring: RingDelays) -> Iterator[_Span]:
             begin = border - min(len(before.late), NEIGHBOURS)
             end = border + min(len(after.late), NEIGHBOURS)
             for span in _spans(ring.at(slice(begin, end))):
-                if span.places[0] + begin < border <= span.places[-1] + begin:
-                    yield span._replace(places=span.places + begin)
+                if span.indices[0] + begin < border <= span.indices[-1] + begin:
+                    yield span._replace(indices=span.indices + begin)
 
 
 def _continues(ring: RingDelays, before: _Span, span: _Span) -> bool:
     """Whether a span begins where a span of an earlier cell ends, and has a similar excess."""
     excess = ring.excess(span.phase)
-    sizes = [_median(excess, part.places, part.column) for part in (before, span)]
-    near = span.places[0] - before.places[-1] <= noise.LENGTHS[0]
+    sizes = [_median(excess, part.indices, part.column) for part in (before, span)]
+    near = span.indices[0] - before.indices[-1] <= noise.LENGTHS[0]
     return bool(near and min(sizes) >= noise.SIMILARITY * max(sizes))
 
 
@@ -252,10 +254,10 @@ def _spans(ring: RingDelays) -> Iterator[_Span]:
     """Yield the spans of all phases, the strongest first; the spans of a rank do not overlap."""
     names = [*ring.longer, UNKNOWN]
     ranks = ring.late.shape[1]
-    every = np.hstack([ring.excess(phase) for phase in names])
+    excess = np.hstack([ring.excess(phase) for phase in names])
     # spans of phases come before spans of `UNKNOWN`, so that a phase explains a span if possible
     candidates = sorted(
-        noise.spans(every, ring.least_us, ring.warm),
+        noise.spans(excess, ring.min_delay_us, ring.warm),
         key=lambda span: (span[1] < ranks * len(ring.longer), span),
         reverse=True,
     )
@@ -263,32 +265,32 @@ def _spans(ring: RingDelays) -> Iterator[_Span]:
     for _, stacked_column, first, last in candidates:
         phase = names[stacked_column // ranks]
         column = stacked_column % ranks
-        places = np.arange(first, last + 1)
-        least = MIN_SHARE * float(np.median(ring.iteration_us[places]))
+        indices = np.arange(first, last + 1)
+        min_excess_us = MIN_SHARE * float(np.median(ring.iteration_us[indices]))
         if (
-            covered[places, column].any()
-            or _median(ring.excess(phase), places, column) < least
-            or not _confirmed(ring, phase, places, column)
+            covered[indices, column].any()
+            or _median(ring.excess(phase), indices, column) < min_excess_us
+            or not _confirmed(ring, phase, indices, column)
         ):
             continue
-        covered[places, column] = True
-        yield _Span(column, phase, places)
+        covered[indices, column] = True
+        yield _Span(column, phase, indices)
 
 
-def _confirmed(ring: RingDelays, phase: str, places: npt.NDArray[np.intp], column: int) -> bool:
+def _confirmed(ring: RingDelays, phase: str, indices: npt.NDArray[np.intp], column: int) -> bool:
     """Whether the others waited for the phase; for `UNKNOWN`, that no phase explains it."""
     if phase == UNKNOWN:
-        explained = sum(_median(longer, places, column) for longer in ring.longer.values())
-        late = _median(ring.late, places, column)
-        return explained < CONFIRMED_SHARE * late <= ring.late_for(phase, places, column)
-    late = ring.late_for(phase, places, column)
-    length = max(length for length in noise.LENGTHS if length <= len(places))
+        explained = sum(_median(longer, indices, column) for longer in ring.longer.values())
+        late = _median(ring.late, indices, column)
+        return explained < CONFIRMED_SHARE * late <= ring.late_for(phase, indices, column)
+    late = ring.late_for(phase, indices, column)
+    length = max(length for length in noise.LENGTHS if length <= len(indices))
     if late < MIN_LATENESS_NOISE_RATIO * noise.noise(ring.late[ring.warm], length)[column]:
         return False
-    excess = _median(ring.longer[phase], places, column)
-    least = MIN_SHARE * float(np.median(ring.iteration_us[places]))
-    lasting = 2 * len(places) >= ring.warm.sum()
-    share = CONTENDED_SHARE if lasting and late >= least else CONFIRMED_SHARE
+    excess = _median(ring.longer[phase], indices, column)
+    min_late_us = MIN_SHARE * float(np.median(ring.iteration_us[indices]))
+    lasting = 2 * len(indices) >= ring.warm.sum()
+    share = CONTENDED_SHARE if lasting and late >= min_late_us else CONFIRMED_SHARE
     return late >= share * excess and excess >= CONFIRMED_SHARE * late
 
 
@@ -296,8 +298,10 @@ def _single(ring: RingDelays, covered: npt.NDArray[np.bool_]) -> Iterator[_Span]
     """Yield single late iterations without similar neighbours, if a phase explains them."""
     worst = np.where(covered | ~ring.warm, 0.0, ring.late.max(axis=1))
     usual = float(noise.noise(ring.late[ring.warm]).max())
-    least = max(MIN_SINGLE_US, MIN_SINGLE_NOISE_RATIO * usual, MIN_SINGLE_SHARE * ring.usual_us)
-    for index in np.flatnonzero(worst >= least):
+    min_late_us = max(
+        MIN_SINGLE_US, MIN_SINGLE_NOISE_RATIO * usual, MIN_SINGLE_SHARE * ring.usual_us
+    )
+    for index in np.flatnonzero(worst >= min_late_us):
         begin = max(0, index - NEIGHBOURS)
         near = np.sort(worst[begin : index + NEIGHBOURS + 1])
         # compared with the third-latest iteration, because two of the neighbours may be as late
@@ -317,7 +321,7 @@ def _single(ring: RingDelays, covered: npt.NDArray[np.bool_]) -> Iterator[_Span]
 
 def _of_all(
     ring: RingDelays,
-    places: npt.NDArray[np.intp],
+    indices: npt.NDArray[np.intp],
     excess_us: float,
     *cause: str,
     late_us: float = 0.0,
@@ -325,42 +329,44 @@ def _of_all(
 ) -> Straggler:
     """Return the straggler of a link or VM; `cause` is the phase and the kind."""
     phase, kind = cause
-    first, last = (int(ring.lateness.iterations[index]) for index in places[[0, -1]])
-    how_often = _how_often(ring.lateness, places)
+    first, last = (int(ring.lateness.iterations[index]) for index in indices[[0, -1]])
+    how_often = _how_often(ring.lateness, indices)
     return Straggler(
         *(-1, phase, excess_us, first, last, kind, how_often, late_us, float("nan"), vm)
     )
 
 
-def _describe(ring: RingDelays, column: int, phase: str, places: npt.NDArray[np.intp]) -> Straggler:
+def _describe(
+    ring: RingDelays, column: int, phase: str, indices: npt.NDArray[np.intp]
+) -> Straggler:
     """Return the straggler of a span; the parameters are the fields of `_Span`."""
     delays = ring.lateness
-    warm = places[ring.warm[places]]
-    inner = warm if len(warm) else places
+    warm = indices[ring.warm[indices]]
+    inner = warm if len(warm) else indices
     late = ring.late_for(phase, inner, column)
     bounds = delays.uncertainty_us[inner]
     return Straggler(
         rank=int(delays.ranks[column]),
         phase=phase,
         excess_us=_median(ring.excess(phase), inner, column),
-        first_iteration=int(delays.iterations[places[0]]),
-        last_iteration=int(delays.iterations[places[-1]]),
+        first_iteration=int(delays.iterations[indices[0]]),
+        last_iteration=int(delays.iterations[indices[-1]]),
         kind=_KINDS.get(phase, UNKNOWN),
-        how_often=_how_often(delays, places),
+        how_often=_how_often(delays, indices),
         late_us=late,
         uncertainty_us=float(np.median(bounds)) if np.isfinite(bounds).all() else float("nan"),
     )
 
 
-def _median(values: Matrix, places: npt.NDArray[np.intp], column: int) -> float:
-    return float(np.median(values[places, column]))
+def _median(values: Matrix, indices: npt.NDArray[np.intp], column: int) -> float:
+    return float(np.median(values[indices, column]))
 
 
-def _how_often(delays: Lateness, places: npt.NDArray[np.intp]) -> str:
+def _how_often(delays: Lateness, indices: npt.NDArray[np.intp]) -> str:
     """Return the text of `Straggler.how_often`."""
-    if len(places) == 1:
+    if len(indices) == 1:
         return "one iteration"
     # at the ends, a warm-up or chance may hide that the rank is late
-    if places[0] <= _ENDS and places[-1] >= len(delays.rows) - 1 - _ENDS:
+    if indices[0] <= _ENDS and indices[-1] >= len(delays.rows) - 1 - _ENDS:
         return "always"
-    return f"from {delays.iterations[places[0]]} to {delays.iterations[places[-1]]}"
+    return f"from {delays.iterations[indices[0]]} to {delays.iterations[indices[-1]]}"
