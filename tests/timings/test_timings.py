@@ -15,7 +15,7 @@ from workbench.wire.rank_messages import Records
 
 def test_a_store_forgets_the_oldest_half_and_counts_it():
     """Memory is bounded; the newest rows are all there."""
-    small = Store(row_limit=100)
+    small = Store(max_rows=100)
     for index in range(250):
         small.add(0, record(index))
     assert len(small.rows()) <= 100

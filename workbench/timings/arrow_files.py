@@ -289,7 +289,7 @@ class StreamReader:
         finally:
             os.close(file)
         self.size_bytes = self._file.size()
-        self._good = 0
+        self._valid_end = 0
         message = self._next()
         if message is not None:
             try:
@@ -299,7 +299,7 @@ class StreamReader:
                 schema = pa.ipc.read_schema(message)
                 _ = schema.names  # decodes the names, which raises for damaged ones
             except (pa.ArrowException, OSError, ValueError) as error:
-                self._break_off(error)
+                self._set_problem(error)
             else:
                 self.schema = schema
 
@@ -314,21 +314,22 @@ class StreamReader:
                 batch = pa.ipc.read_record_batch(message, self.schema)
                 batch.validate(full=True)
             except (pa.ArrowException, OSError) as error:
-                self._break_off(error)
+                self._set_problem(error)
                 return
             yield batch
 
     def _next(self) -> pa.Message | None:
         """Return the next message, or None if no complete message is left."""
-        self._good = self._file.tell()
+        self._valid_end = self._file.tell()
         try:
             return pa.ipc.read_message(self._file)
         except EOFError:
-            self.closed = self._file.tell() - self._good == len(_END)
+            self.closed = self._file.tell() - self._valid_end == len(_END)
         except (pa.ArrowException, OSError) as error:
-            self._break_off(error)
+            self._set_problem(error)
         return None
 
-    def _break_off(self, error: Exception) -> None:
-        self.rest_bytes = self.size_bytes - self._good
+    def _set_problem(self, error: Exception) -> None:
+        """Set `problem` and `rest_bytes` after an error in the file."""
+        self.rest_bytes = self.size_bytes - self._valid_end
         self.problem = str(error)

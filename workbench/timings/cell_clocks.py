@@ -49,7 +49,7 @@ class CellClocks:
         self._ring = 0
         self._of_cell: dict[int, RingClocks] = {}
 
-    def joined(self) -> None:
+    def begin_ring(self) -> None:
         """Begin a new ring."""
         self._ring += 1
         self.current = RingClocks()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from workbench.wire import IterationRecord, Layout
 from workbench.wire.record_columns import Columns, unpack
 
-COLLECTIVES_LIMIT = 1 << 15
+MAX_COLLECTIVE_RECORDS = 1 << 15
 """Maximum number of records of single collectives in memory (62 MB for 161 tensors)."""
 _MAX_SMALL_BLOCKS = 64
 """Small blocks are joined when there are so many of them, because queries visit each block."""
@@ -199,7 +199,7 @@ class CollectiveStore:
         return first, RecordBlock.join(reversed(blocks))
 
     def append(self, block: RecordBlock) -> None:
-        """Append records, and delete the oldest ones beyond `COLLECTIVES_LIMIT`."""
+        """Append records, and delete the oldest ones beyond `MAX_COLLECTIVE_RECORDS`."""
         if not len(block):
             return
         with self._lock:
@@ -217,5 +217,5 @@ class CollectiveStore:
 
     @property
     def _skipped(self) -> int:
-        """How many of the oldest stored records exceed `COLLECTIVES_LIMIT`, and are skipped."""
-        return max(0, self._stored - COLLECTIVES_LIMIT)
+        """Number of the oldest stored records that exceed the maximum, and are skipped."""
+        return max(0, self._stored - MAX_COLLECTIVE_RECORDS)

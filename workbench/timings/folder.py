@@ -162,7 +162,7 @@ class RunFolder:
         """
         with self.lock.unused() as is_unused:
             min_quiet_s = kept_s + HEARTBEAT_S if kept_s else kept_s
-            if not is_unused or self.lock.quiet_s() < min_quiet_s:
+            if not is_unused or self.lock.idle_s() < min_quiet_s:
                 return False
             for name in self._names():
                 if _REMOVABLE.fullmatch(name) or name.removesuffix(".part") in _JSON:

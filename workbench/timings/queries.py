@@ -56,7 +56,7 @@ class TimingsQueries(TimingsSource):
         Parameters
         ----------
         first, last
-            Iterations, both included; by default the newest `COLLECTIVES_LIMIT` records.
+            Iterations, both included; by default the newest `MAX_COLLECTIVE_RECORDS` records.
 
         Raises
         ------

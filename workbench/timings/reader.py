@@ -23,7 +23,7 @@ from workbench.timings.arrow_files import (
     RECORD_KEYS,
     ROW_KEYS,
 )
-from workbench.timings.collective_records import COLLECTIVES_LIMIT
+from workbench.timings.collective_records import MAX_COLLECTIVE_RECORDS
 from workbench.timings.folder import FORMAT, RunFolder
 from workbench.timings.logged import NOTHING, VALUE, LoggedTable
 from workbench.timings.samples import RecordedSample
@@ -122,7 +122,7 @@ class RunReader:
 
     def records(self, first: int | None, last: int | None) -> list[CollectiveRecord]:
         """Return the records of the iterations `first` to `last`; without both, the newest."""
-        limit = COLLECTIVES_LIMIT if first is None and last is None else None
+        limit = MAX_COLLECTIVE_RECORDS if first is None and last is None else None
         schema = arrow_files.schema_of(IterationRecord, *RECORD_KEYS)
         chosen: deque[tuple[int, pa.RecordBatch]] = deque()
         count = 0

@@ -20,8 +20,8 @@ EXPLAINING = ("data", "copy", "forward", "backward", "optimizer", "other")
 """Phases that may explain why a rank is late; the ranks that wait for it do so in `exposed`."""
 AFTER_REDUCTION = ("optimizer", "other")
 """Phases after the reduction of the gradients, which delay the next iteration."""
-OTHER_BATCH = 1.8
-"""Factor by which the work of all ranks changes if a cell continues with other batches."""
+MIN_BATCH_CHANGE = 1.8
+"""Minimum factor of a change in the work of all ranks that shows other batches within a cell."""
 UNKNOWN = "unknown"
 """Name that replaces the phase if no phase explains why a rank is late."""
 
@@ -177,7 +177,7 @@ def _other_batches(work_ns: npt.NDArray[np.int64]) -> list[int]:
     total = np.cumsum(np.append(0.0, np.log(np.maximum(work_ns, 1))))
     means = (total[length:] - total[:-length]) / length
     change = np.abs(means[length:] - means[:-length])
-    changed = np.flatnonzero(change >= np.log(OTHER_BATCH))
+    changed = np.flatnonzero(change >= np.log(MIN_BATCH_CHANGE))
     groups = np.split(changed, np.flatnonzero(np.diff(changed) > 1) + 1) if len(changed) else []
     return [int(group[change[group].argmax()]) + length for group in groups]
 

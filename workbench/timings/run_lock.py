@@ -55,7 +55,7 @@ class RunLock:
         with self.unused() as is_unused:
             return not is_unused
 
-    def quiet_s(self) -> float:
+    def idle_s(self) -> float:
         """Return the time since the last write, in seconds."""
         try:
             return time.time() - self.path.stat().st_mtime
@@ -72,7 +72,7 @@ class RunLock:
             yield True
             return
         except OSError:  # the file belongs to another user, or the file system is read-only
-            yield self.quiet_s() > 2 * HEARTBEAT_S
+            yield self.idle_s() > 2 * HEARTBEAT_S
             return
         try:
             yield self._try_lock(file)
@@ -87,7 +87,7 @@ class RunLock:
             except BlockingIOError:
                 time.sleep(0.005)
             except OSError:
-                return self.quiet_s() > 2 * HEARTBEAT_S
+                return self.idle_s() > 2 * HEARTBEAT_S
             else:
                 return True
         return False

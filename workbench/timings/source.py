@@ -158,10 +158,10 @@ class LiveSource(TimingsSource):
         """The cell of the newest iterations; 0 before the first iteration."""
         return self._store.newest_cell
 
-    def joined(self) -> None:
+    def begin_ring(self) -> None:
         """Begin a new ring, which has other ranks or new processes of the same ranks."""
         self._store.forget_layouts()
-        self.clocks.joined()
+        self.clocks.begin_ring()
 
     @property
     def dropped(self) -> int:

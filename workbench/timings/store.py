@@ -63,7 +63,7 @@ collective. `uncertainty_ns` is the maximum error of the offset, infinite if the
 
 Rows = npt.NDArray[Any]
 
-ROW_LIMIT = 1 << 20
+MAX_STORED_ROWS = 1 << 20
 """Maximum number of rows in memory, each of `ROW.itemsize` bytes. Beyond it, the older half is
 deleted."""
 
@@ -94,9 +94,9 @@ class Store:
         A number that increases when records are added.
     """
 
-    def __init__(self, row_limit: int = ROW_LIMIT) -> None:
+    def __init__(self, max_rows: int = MAX_STORED_ROWS) -> None:
         self._lock = threading.Lock()
-        self._limit = row_limit
+        self._limit = max_rows
         self._rows = np.empty(1024, dtype=ROW)
         self._count = 0
         self._first_of_cell: dict[int, int] = {}
