@@ -41,13 +41,15 @@ _HEAD = (
 
 def measure():
     """Print a line for each size and part, and report the bounds of each size."""
-    from workbench.timings.collective_records import COLLECTIVES_LIMIT
-    from workbench.timings.store import ROW, ROW_LIMIT
+    from workbench.timings.collective_records import MAX_COLLECTIVE_RECORDS
+    from workbench.timings.store import MAX_STORED_ROWS, ROW
 
     print(
         "lag: from an iteration's end to its storage, up to 90 ms of it in the ranks\n"
-        f"memory grows until {ROW_LIMIT:,} rows ({ROW_LIMIT * ROW.itemsize >> 20} MiB) and the "
-        f"collectives of {COLLECTIVES_LIMIT:,} records ({COLLECTIVES_LIMIT * 1900 >> 20} MiB) "
+        f"memory grows until {MAX_STORED_ROWS:,} rows "
+        f"({MAX_STORED_ROWS * ROW.itemsize >> 20} MiB) and the "
+        f"collectives of {MAX_COLLECTIVE_RECORDS:,} records "
+        f"({MAX_COLLECTIVE_RECORDS * 1900 >> 20} MiB) "
         f"are kept\n{_HEAD}"
     )
     errors = []

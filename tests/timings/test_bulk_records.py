@@ -12,7 +12,7 @@ from workbench.errors import WireError
 from workbench.timings import Timings
 from workbench.timings.arrow_files import records_to_batch
 from workbench.timings.cell_clocks import CellClocks
-from workbench.timings.collective_records import COLLECTIVES_LIMIT, RecordBlock
+from workbench.timings.collective_records import MAX_COLLECTIVE_RECORDS, RecordBlock
 from workbench.timings.frame import collectives
 from workbench.timings.run import open_run
 from workbench.timings.store import ROW, Store
@@ -225,7 +225,7 @@ def test_memory_holds_the_newest_collectives():
         store.add_all([((0,) * size, (record,) * size)])
         total += size
         first, block = store.collectives.read(0)
-        assert first == max(0, total - COLLECTIVES_LIMIT)
+        assert first == max(0, total - MAX_COLLECTIVE_RECORDS)
         assert len(block) == total - first == len(store.collectives.between())
         for newest in (0, 7):
             first, block = store.collectives.read(total - newest)

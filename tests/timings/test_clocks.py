@@ -199,7 +199,7 @@ def test_each_cell_has_the_clocks_of_its_ring():
     clocks.begin_cell(1)
     burst(clocks.current, first, START)
     late = ClockPong(clocks.ping().ring, clocks.ping().sent_ns, 5)
-    clocks.joined()
+    clocks.begin_ring()
     clocks.begin_cell(2)
     clocks.pong(0, late, START)
     assert clocks.current.ranks == []

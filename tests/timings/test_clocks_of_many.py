@@ -13,7 +13,7 @@ def some_clocks(random, ranks):
     clocks = CellClocks()
     rings = {}
     for cell in range(1, 1 + int(random.integers(1, 3))):
-        clocks.joined()
+        clocks.begin_ring()
         clocks.begin_cell(cell)
         rings[cell] = clocks.current
         for rank in range(ranks):

@@ -10,7 +10,7 @@ import workbench as wb
 from workbench.rank.recording.logged import Logged as RankLogged
 from workbench.rank.recording.logged import Mark
 from workbench.timings import logged as module
-from workbench.timings.logged import MAX_NAMES, VALUE, Logged, LoggedStore
+from workbench.timings.logged import MAX_NAMES, VALUE, LoggedStore, LoggedTable
 from workbench.wire.logged_values import LoggedValues
 
 TRAINS = """
@@ -97,7 +97,7 @@ def test_more_values_than_memory_keeps(monkeypatch):
     stored = np.zeros(20, VALUE)
     stored["iteration"] = stored["value"] = range(20)
     store = LoggedStore(lambda: {3: 20})
-    store.restore(Logged(("loss",), stored))
+    store.restore(LoggedTable(("loss",), stored))
     assert store.total == 20
     store.add(0, one_value(3, 0, 99.0))
     end, new = store.read(20)

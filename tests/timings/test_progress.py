@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.timings.progress import SoFar, cpu_us, progress
+from workbench.timings.progress import RunningTotals, cpu_us, progress
 from workbench.timings.store import ROW
 from workbench.timings.summary import summarize
 
@@ -60,7 +60,7 @@ def test_parts_add_up_to_the_whole():
     batch, cpu = [1, 2, 3, 4, 1, 2, 3], range(7_000, 14_000, 1_000)
     every = np.concatenate([rows(batch, rank=rank, cpu=list(cpu)) for rank in (0, 1)])
     every.sort(order=["iteration", "rank"])
-    parts = SoFar()
+    parts = RunningTotals()
     for begin in range(0, len(every), 5):
         parts.add(every[begin : begin + 5])
     assert parts.progress(every) == progress(every, every)
@@ -69,7 +69,7 @@ def test_parts_add_up_to_the_whole():
 
 def test_the_rows_of_a_higher_rank_may_come_first():
     """Passes over the data are those of one rank, whose rows are not the first that arrive."""
-    parts = SoFar()
+    parts = RunningTotals()
     for rank, batch in ((1, [1, 2]), (0, [1, 2, 3]), (1, [3, 4]), (0, [4])):
         parts.add(rows(batch, rank=rank))
     assert parts.progress(rows([4])).epochs == 1

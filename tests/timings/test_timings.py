@@ -15,12 +15,12 @@ from workbench.wire.rank_messages import Records
 
 def test_a_store_forgets_the_oldest_half_and_counts_it():
     """Memory is bounded; the newest rows are all there."""
-    small = Store(row_limit=100)
+    small = Store(max_rows=100)
     for index in range(250):
         small.add(0, record(index))
     assert len(small.rows()) <= 100
     assert small.total == 250
-    assert small.forgotten == 250 - len(small.rows())
+    assert small.deleted_rows == 250 - len(small.rows())
     assert small.rows()["iteration"][-1] == 249
     assert (np.diff(small.rows()["iteration"]) == 1).all()
     assert small.rows(start=240)["iteration"].tolist() == list(range(240, 250))

@@ -289,7 +289,7 @@ class Engines:
         self.members.replace(sorted(members, key=lambda member: member.place))
         assert self.inbox is not None
         timings, n = self._timings(), len(self.members)
-        timings.joined()
+        timings.begin_ring()
         rest = (n, self._name, self._agents.options.backend)
         given = [(self.inbox.address_for(r), timings.address_for(r), *rest) for r in range(n)]
         self._changing()  # another kernel needs the new keys

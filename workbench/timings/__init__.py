@@ -1,8 +1,8 @@
 """The timings that ranks record, received by the kernel, in memory and on disk.
 
-A record's way: `timings.Timings` receives it, `store` keeps it in memory as a row,
-`source.LiveSource` gives it to the views and `storage` writes it to disk. `batch` decodes records
-that arrive together, `counts` counts them, and `collective_records` has their collectives.
+The path of a record: `timings.Timings` receives it, `store` keeps it in memory as a row,
+`source.LiveSource` passes it to the views and `storage` writes it to disk. `batch` decodes records
+that arrive together, `counts` counts them, and `collective_records` keeps their collectives.
 `source` is the interface of rows and records that figures and exports read.
 
 - Tables and figures: `queries` has all of them. `derive` computes bandwidths and ratios.
@@ -10,17 +10,16 @@ that arrive together, `counts` counts them, and `collective_records` has their c
   `summary` has key figures, `totals` the cost of each collective, `frame` pandas tables, and
   `compare` the differences of two runs. `groups` names groups of ranks, and `stages` finds the
   stages of pipelines and how long they are idle. `buffers` finds which collectives travelled
-  together, and how long that took. `export/` is for other tools.
-- Who waited for whom: `clocks` and `cell_clocks` convert the ranks' times to the kernel's
-  clock. `lateness` finds who waited, `stragglers` for whom and why, from the `ring_delays` of
-  each cell: of slow ranks, of `slow_links`, and of `pauses` of VMs. `noise` separates outliers
-  from noise.
-- `separate`: a cell in which the ranks exchange no gradients.
-- What recording costs: `overhead` compares runs of a cell with and without recording.
+  together, and how long their transfer took. `export/` is for other tools.
+- Waiting: `clocks` and `cell_clocks` convert the ranks' times to the kernel's clock. `lateness`
+  finds the ranks that waited. `stragglers` finds the cause from the `ring_delays` of each cell:
+  slow ranks, `slow_links`, or `pauses` of VMs. `noise` separates outliers from noise.
+- `separate`: detects a cell where the ranks exchange no gradients.
+- The cost of recording: `overhead` compares runs of a cell with and without recording.
 - `verdict`: the verdict of a cell, which the advisor computes.
-- On disk: `runs` finds and removes runs, `run.Run` is one of them, `run_facts` is
-  what is known about it, and `folder` is its folder, which `run_lock` locks. `writer` and
-  `reader` write and read its files, which `arrow_files` defines.
+- On disk: `runs` finds and removes runs, `run.Run` is one run, `run_facts` has its facts, and
+  `folder` is its folder, which `run_lock` locks. `writer` and `reader` write and read its files,
+  which `arrow_files` defines.
 """
 
 from workbench.timings.summary import Summary

@@ -1,8 +1,8 @@
 """The Arrow files of a run: columns of rows, records and layouts, in IPC streams.
 
-The columns are the fields of `store.ROW` and of the dataclasses. A file of another version may
-lack a column or have another one: only the columns known to both are read, and a missing value
-is 0.
+The columns are the fields of `store.ROW` and of the dataclasses. A file that another version wrote
+may lack a column or have additional ones. Only the columns that both versions know are read, and a
+missing value is 0.
 
 A stream is a schema followed by batches ("IPC streaming format" of the Arrow columnar format).
 A batch is written completely or not at all, so a file is valid whenever its writer ends.
@@ -24,16 +24,17 @@ import pyarrow as pa
 from workbench.safefiles import open_regular
 from workbench.timings import samples
 from workbench.timings.collective_records import RecordBlock
-from workbench.timings.logged import Logged
+from workbench.timings.logged import LoggedTable
 from workbench.timings.store import ROW, Rows
 from workbench.wire import Flag, IterationRecord
 from workbench.wire.record_columns import times_of
 
 RECORD_KEYS = ("iteration", "rank", "layout_key")
-"""Columns before a record's fields; `layout_key` is the `key` of its layout, of the same kernel."""
+"""Columns before a record's fields; `layout_key` is the `key` of a layout of the same kernel."""
 LAYOUT_KEYS = ("key", "rank")
 """Columns before a layout's fields."""
 ROW_KEYS = ("iteration", "rank")
+"""Columns that identify a row."""
 OFFSET_COLUMNS = (*ROW_KEYS, "offset_ns", "uncertainty_ns")
 """Columns of the corrections of clock offsets."""
 
@@ -54,16 +55,22 @@ _TYPES = {
     "tuple[int, ...]": pa.list_(pa.int64()),
     "tuple[str, ...]": pa.list_(pa.string()),
 }
-"""Column types of the dataclasses' fields, by annotation."""
+"""Column types of the dataclasses' fields, by their annotations."""
 
 
 def row_schema(names: Sequence[str] = ROW.names or ()) -> pa.Schema:
-    """Return columns of `store.ROW`, all by default."""
+    """Return the schema of some columns of `store.ROW`; of all columns by default.
+
+    Examples
+    --------
+    >>> row_schema(["iteration", "rank"]).names
+    ['iteration', 'rank']
+    """
     return pa.schema([(name, pa.from_numpy_dtype(ROW[name])) for name in names])
 
 
 def schema_of(record: type, *keys: str) -> pa.Schema:
-    """Return columns for integer `keys` and the fields of a dataclass."""
+    """Return the schema of integer columns `keys`, followed by the fields of a dataclass."""
     columns = [(key, pa.int64()) for key in keys]
     return pa.schema([*columns, *((name, _TYPES[kind]) for name, kind in _fields(record).items())])
 
@@ -73,28 +80,28 @@ SAMPLES = pa.schema(zip(samples.COLUMNS, (pa.float64(), pa.string(), pa.string()
 
 
 def samples_to_batch(pending: Sequence[samples.Pending]) -> pa.RecordBatch:
-    """Return samples of `SampleLog.take` as columns."""
+    """Return the samples that `SampleLog.take` returned as columns."""
     columns = zip(*pending, strict=True)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, SAMPLES.types, strict=True)]
     return pa.record_batch(arrays, schema=SAMPLES)
 
 
 def rows_to_batch(rows: Rows, names: Sequence[str] = ROW.names or ()) -> pa.RecordBatch:
-    """Return columns of rows, all by default."""
+    """Return rows as columns; all columns by default."""
     schema = row_schema(names)
     arrays = [pa.array(np.ascontiguousarray(rows[name])) for name in schema.names]
     return pa.record_batch(arrays, schema=schema)
 
 
 def batch_to_rows(batch: pa.RecordBatch) -> Rows:
-    """Return a batch of `rows_to_batch` as rows; missing columns are 0."""
+    """Return the rows that `rows_to_batch` converted; missing columns are 0."""
     rows = np.zeros(batch.num_rows, dtype=ROW)
     for name in set(rows.dtype.names or ()) & set(batch.schema.names):
         rows[name] = batch.column(name).to_numpy(zero_copy_only=False)
     return rows
 
 
-def logged_to_batch(logged: Logged) -> pa.RecordBatch:
+def logged_to_batch(logged: LoggedTable) -> pa.RecordBatch:
     """Return logged values as columns."""
     values = logged.values
     names = [logged.names[number] for number in values["name"].tolist()]
@@ -106,7 +113,7 @@ def logged_to_batch(logged: Logged) -> pa.RecordBatch:
 def to_batch(
     record: type, keys: Mapping[str, Sequence[int]], items: Sequence[object]
 ) -> pa.RecordBatch:
-    """Return dataclass objects as columns, after the columns `keys`."""
+    """Return dataclass objects as columns, which follow the columns `keys`."""
     schema = schema_of(record, *keys)
     columns = [pa.array(list(values), pa.int64()) for values in keys.values()]
     for name, kind in _fields(record).items():
@@ -116,10 +123,10 @@ def to_batch(
 
 
 def from_batch(record: type[_T], batch: pa.RecordBatch) -> list[_T]:
-    """Return the objects of a batch of `to_batch`.
+    """Return the objects that `to_batch` converted.
 
-    The lists of one object have one item per collective, and so has a missing list, unless an
-    empty one is the default.
+    Each list of an object has one item per collective. A list that the file lacks gets as many
+    items, unless the field's default is an empty list.
     """
     kinds = _fields(record)
     columns = {
@@ -139,35 +146,39 @@ def from_batch(record: type[_T], batch: pa.RecordBatch) -> list[_T]:
 
 
 def lengths(item: Any) -> set[int]:
-    """Return the lengths of an object's lists: one length, unless the file is damaged."""
+    """Return the lengths of an object's lists; they are equal unless the file is damaged."""
     return {
         len(getattr(item, name)) for name, kind in _fields(type(item)).items() if _is_list(kind)
     }
 
 
 def records_to_batch(block: RecordBlock, layout_keys: Sequence[int]) -> pa.RecordBatch:
-    """Return records as columns: `RECORD_KEYS`, and the fields of `IterationRecord`."""
+    """Return records as the columns `RECORD_KEYS` and the fields of `IterationRecord`."""
     keys = (block.iterations, block.ranks, np.asarray(layout_keys, np.int64))
     kinds = _fields(IterationRecord)
     ticks = [name for name, kind in kinds.items() if kind == _TICKS]
-    groups = [(own, block.groups[number][block.place[own]]) for number, own in block.by_group()]
+    groups = [
+        (indices, block.groups[number][block.index_in_group[indices]])
+        for number, indices in block.by_group()
+    ]
     counts = np.zeros(len(block), np.int64)
-    for own, group in groups:
-        counts[own] = group["submitted"].shape[1]
+    for indices, group in groups:
+        counts[indices] = group["submitted"].shape[1]
     ends = np.cumsum(counts)
     uniform = len(set(counts.tolist())) == 1
     numbers = {name: np.empty(len(block), np.int64) for name in kinds if name not in ticks}
     times = {name: np.empty(counts.sum(), np.uint32) for name in ticks}
-    for own, group in groups:
+    for indices, group in groups:
         for name, values in numbers.items():
-            values[own] = group[name]
+            values[indices] = group[name]
         count = group["submitted"].shape[1]
-        where = (ends - counts)[own, np.newaxis] + np.arange(count)
+        positions = (ends - counts)[indices, np.newaxis] + np.arange(count)
         for name, values in times.items():
-            if uniform:  # the usual case, which is faster in rows
-                values.reshape(-1, count)[own] = times_of(group, name)
+            # all records usually have equally many collectives, and whole rows are set faster
+            if uniform:
+                values.reshape(-1, count)[indices] = times_of(group, name)
             else:
-                values[where] = times_of(group, name)
+                values[positions] = times_of(group, name)
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     arrays = [pa.array(np.ascontiguousarray(key)) for key in keys]
     for name in kinds:
@@ -188,7 +199,7 @@ def _is_list(kind: str) -> bool:
 
 
 def _join(arrays: list[array[int]]) -> pa.Array:
-    """Return arrays as one column of lists, without a Python object per number."""
+    """Return arrays as one column of lists, without creating a Python object per number."""
     ends = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
     numbers = np.frombuffer(b"".join(arrays), dtype=np.uint32)
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(numbers))
@@ -203,7 +214,7 @@ def _values(kind: str, column: pa.Array) -> list[Any]:
 
 
 def _missing(kind: str, count: int) -> Any:
-    """Return the value of a field that the file lacks."""
+    """Return the default value of a field that the file lacks."""
     if kind == _TICKS:
         return array("I", bytes(array("I").itemsize * count))
     if kind == "Flag":
@@ -214,7 +225,7 @@ def _missing(kind: str, count: int) -> Any:
 
 
 class StreamFile:
-    """A new file to which batches are appended; `path` must not exist."""
+    """A new Arrow file that batches are appended to; `path` must not exist."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
@@ -223,7 +234,7 @@ class StreamFile:
         self.size_bytes = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Append a batch, or raise `OSError` and leave the file unchanged."""
+        """Append a batch; if that raises `OSError`, the file is unchanged."""
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, self._schema, options=_OPTIONS) as writer:
             writer.write_batch(batch)
@@ -250,7 +261,7 @@ class StreamFile:
 
 
 class StreamReader:
-    """Iterates over the readable batches of a stream, whose file may still grow.
+    """Iterates over the readable batches of a stream; its file may still grow.
 
     Attributes
     ----------
@@ -261,9 +272,9 @@ class StreamReader:
     closed
         Whether the stream has an end-of-stream marker.
     rest_bytes
-        Unreadable bytes after the last batch, known after the iteration.
+        Number of unreadable bytes after the last batch; set by the iteration.
     problem
-        Why these cannot be read, or an empty string.
+        Why these bytes cannot be read, or an empty string.
     """
 
     def __init__(self, path: Path) -> None:
@@ -271,23 +282,24 @@ class StreamReader:
         self.rest_bytes = 0
         self.problem = ""
         self.schema: pa.Schema | None = None
-        # no memory map, because a writer truncates the file after a failed write
+        # a memory map would crash, because a writer truncates the file after a failed write
         file = open_regular(path)
         try:
             self._file = pa.OSFile(f"/proc/self/fd/{file}")
         finally:
             os.close(file)
         self.size_bytes = self._file.size()
-        self._good = 0
+        self._valid_end = 0
         message = self._next()
         if message is not None:
             try:
-                if message.type != "schema":  # pyarrow does not check: this process would crash
+                # pyarrow does not check this, and would crash the process
+                if message.type != "schema":
                     raise ValueError("the file does not begin with a schema")
                 schema = pa.ipc.read_schema(message)
-                _ = schema.names  # decodes them
+                _ = schema.names  # decodes the names, which raises for damaged ones
             except (pa.ArrowException, OSError, ValueError) as error:
-                self._break_off(error)
+                self._set_problem(error)
             else:
                 self.schema = schema
 
@@ -302,21 +314,22 @@ class StreamReader:
                 batch = pa.ipc.read_record_batch(message, self.schema)
                 batch.validate(full=True)
             except (pa.ArrowException, OSError) as error:
-                self._break_off(error)
+                self._set_problem(error)
                 return
             yield batch
 
     def _next(self) -> pa.Message | None:
         """Return the next message, or None if no complete message is left."""
-        self._good = self._file.tell()
+        self._valid_end = self._file.tell()
         try:
             return pa.ipc.read_message(self._file)
         except EOFError:
-            self.closed = self._file.tell() - self._good == len(_END)
+            self.closed = self._file.tell() - self._valid_end == len(_END)
         except (pa.ArrowException, OSError) as error:
-            self._break_off(error)
+            self._set_problem(error)
         return None
 
-    def _break_off(self, error: Exception) -> None:
-        self.rest_bytes = self.size_bytes - self._good
+    def _set_problem(self, error: Exception) -> None:
+        """Set `problem` and `rest_bytes` after an error in the file."""
+        self.rest_bytes = self.size_bytes - self._valid_end
         self.problem = str(error)

@@ -1,4 +1,4 @@
-"""Records that arrived together, as columns: made into rows, and a block of collectives."""
+"""Records that arrived together, decoded into rows and into a block of collectives."""
 
 from __future__ import annotations
 
@@ -26,27 +26,32 @@ class Batch:
     records
         The packed records.
     ranks
-        The rank of each.
+        The rank that sent each record.
 
     Attributes
     ----------
     errors
-        Why records were refused; the other attributes do not include them.
+        The errors of records that were refused; the other attributes leave these records out.
     arrived
         The index of each record in `records`.
     ranks, cells, index, flags, dropped, number, ends
-        Of each record: the number is its layout's, the end is in ns on the rank's clock.
+        One value per record: the rank, the cell, the index of the iteration in the cell, the flags,
+        how many iterations the rank has dropped so far, the number of the layout, and the end of
+        the iteration in ns on the rank's clock.
     """
 
     def __init__(self, records: Sequence[bytes], ranks: Sequence[int]) -> None:
         decoded = decode(records)
         self.errors = decoded.errors
         self._groups = [columns for _, columns in decoded.groups]
-        group, place = np.full(len(records), -1, np.intp), np.zeros(len(records), np.intp)
-        for number, (places, _) in enumerate(decoded.groups):
-            group[places], place[places] = number, np.arange(len(places))
+        group = np.full(len(records), -1, np.intp)
+        index_in_group = np.zeros(len(records), np.intp)
+        for number, (indices, _) in enumerate(decoded.groups):
+            group[indices] = number
+            index_in_group[indices] = np.arange(len(indices))
         self.arrived = np.flatnonzero(group >= 0)
-        self._group, self._place = group[self.arrived], place[self.arrived]
+        self._group = group[self.arrived]
+        self._index_in_group = index_in_group[self.arrived]
         self.ranks = np.array(ranks, np.int64)[self.arrived]
         self.cells, self.index, self.flags, self.dropped, self.number, start, duration = (
             self._column(name, np.zeros(len(self), np.int64))
@@ -59,33 +64,41 @@ class Batch:
 
     @property
     def in_iterations(self) -> npt.NDArray[np.bool_]:
-        """Which records are iterations, not collectives outside of them."""
+        """A mask of the records of iterations; the others are of collectives outside of them."""
         return np.asarray((self.flags & int(Flag.OUTSIDE)) == 0)
 
     def fill(self, rows: npt.NDArray[Any], layouts: Sequence[Layout | None]) -> None:
-        """Set the columns of `store.ROW` that depend on single records, in a row for each."""
+        """Set the columns of `store.ROW` that depend on single records, in one row per record."""
         names = set(rows.dtype.names or ())
         for name in names:
             self._column(_RENAMED.get(name, name), rows[name])
         rows["rank"] = self.ranks
-        for places, columns in self._parts():
+        for indices, columns in self._parts():
             if columns["submitted"].shape[1]:
                 submitted, finished = (
                     np.ascontiguousarray(columns[name]) for name in ("submitted", "finished")
                 )
-                marks = submitted.min(axis=1), submitted.max(axis=1), finished.max(axis=1)
-                for name, mark in zip(("first_ns", "last_ns", "done_ns"), marks, strict=True):
-                    rows[name][places] = mark.astype(np.int64) * TICK_NS
+                marks = {
+                    "first_ns": submitted.min(axis=1),
+                    "last_ns": submitted.max(axis=1),
+                    "done_ns": finished.max(axis=1),
+                }
+                for name, mark in marks.items():
+                    rows[name][indices] = mark.astype(np.int64) * TICK_NS
         rows["process_set"], rows["peers"] = _peers(layouts, rows["world_size"])
         rows["uncertainty_ns"] = np.inf
 
     def to_block(self, iterations: Numbers, layouts: Sequence[Layout | None]) -> RecordBlock:
-        """Return the records whose collectives have names."""
+        """Return the records with a layout that names each of their collectives."""
         counts = np.array([columns["submitted"].shape[1] for columns in self._groups], np.int64)
-        names = np.array([0 if one is None else len(one.names) for one in layouts], np.int64)
-        known = np.empty(len(self), object)
-        known[:] = layouts
-        block = RecordBlock(iterations, self.ranks, known, self._groups, self._group, self._place)
+        names = np.array(
+            [0 if layout is None else len(layout.names) for layout in layouts], np.int64
+        )
+        layout_array = np.empty(len(self), object)
+        layout_array[:] = layouts
+        block = RecordBlock(
+            iterations, self.ranks, layout_array, self._groups, self._group, self._index_in_group
+        )
         return block[(names > 0) & (names == counts[self._group])]
 
     def _parts(self) -> list[tuple[npt.NDArray[np.intp], Columns]]:
@@ -96,42 +109,45 @@ class Batch:
         ]
 
     def _column(self, name: str, into: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Set `into` to a number of each record, if records have it."""
-        for places, columns in self._parts():
+        """Copy a field of the records into the array `into`, as far as they have this field."""
+        for indices, columns in self._parts():
             if name in (columns.dtype.names or ()):
-                into[places] = columns[name]
+                into[indices] = columns[name]
         return into
 
 
 def _peers(layouts: Sequence[Layout | None], world_size: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the process set of all collectives of each record, and how many ranks it has."""
-    known = {id(layout): layout for layout in layouts if layout is not None}
-    sets, ranks = np.zeros(len(layouts), np.int64), world_size.astype(np.int64)
-    own = np.array([id(layout) for layout in layouts])
-    for place, layout in known.items():
+    """Return the process set that each record's collectives share, and its number of ranks."""
+    distinct = {id(layout): layout for layout in layouts if layout is not None}
+    sets = np.zeros(len(layouts), np.int64)
+    ranks = world_size.astype(np.int64)
+    layout_ids = np.array([id(layout) for layout in layouts])
+    for layout_id, layout in distinct.items():
         number, size = one_set(layout)
         if number:
-            sets[own == place], ranks[own == place] = number, size
+            sets[layout_ids == layout_id] = number
+            ranks[layout_ids == layout_id] = size
     return sets, ranks
 
 
 def one_set(layout: Layout) -> tuple[int, int]:
-    """Return the process set of all of a layout's collectives, and its size; else 0 and 0."""
+    """Return the process set that all collectives of a layout share, and its size; else 0 and 0."""
     sets = set(zip(layout.process_sets, layout.ranks, strict=True))
     number, ranks = sets.pop() if len(sets) == 1 else (0, 0)
     return (number, ranks) if number and ranks else (0, 0)
 
 
 def block_of(records: Iterable[CollectiveRecord]) -> RecordBlock:
-    """Return records as a block, without those that no rank can have sent."""
-    packed, known = [], []
-    for one in records:
+    """Return records as a block, without records that no rank can have sent."""
+    packed = []
+    valid = []
+    for record in records:
         try:
-            packed.append(one.record.pack())
-        except (struct.error, OverflowError):  # the file from which it was read is damaged
+            packed.append(record.record.pack())
+        except (struct.error, OverflowError):  # the file that it was read from is damaged
             continue
-        known.append(one)
-    batch = Batch(packed, [one.rank for one in known])
-    known = [known[place] for place in batch.arrived.tolist()]
-    iterations = np.array([one.iteration for one in known], np.int64)
-    return batch.to_block(iterations, [one.layout for one in known])
+        valid.append(record)
+    batch = Batch(packed, [record.rank for record in valid])
+    valid = [valid[index] for index in batch.arrived.tolist()]
+    iterations = np.array([record.iteration for record in valid], np.int64)
+    return batch.to_block(iterations, [record.layout for record in valid])

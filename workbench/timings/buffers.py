@@ -1,12 +1,12 @@
-"""Which collectives travelled in one buffer, and how long its transfer took.
+"""Computes which collectives travelled in one buffer, and how long its transfer took.
 
-Horovod transfers the collectives of a buffer together: they have the same response. Every rank
-begins the transfer when it has the response, and is done when all are, so the rank that began
-last has waited for none: its time is the transfer's.
+Horovod transfers the collectives of a buffer together, and they have the same response. Every rank
+begins the transfer when it has the response, and all ranks end it together. So the rank that began
+last did not wait for another rank: its time is the duration of the transfer.
 
-Of DDP's buckets only the submission and the end are known. They are reduced one after another,
-so a bucket's transfer takes at most from its submission, or from the end of the bucket before
-it, to its end, on the rank for which this is shortest.
+For DDP's buckets only the submission and the end are known. They are reduced one after another. So
+a bucket's transfer begins at the earliest when the bucket is submitted and the bucket before it has
+ended. The rank with the shortest time from there to the end gives an upper bound.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def is_timed(layout: Layout) -> npt.NDArray[np.bool_]:
-    """Return of which collectives all `TIMES` are known."""
+    """Return a mask of the collectives with all `TIMES` recorded.
+
+    Without a known library, only their submission and their end are recorded.
+    """
     return np.array([bool(library) for library in layout.libraries], bool)
 
 
 def number_buffers(times: npt.NDArray[np.int64], layout: Layout) -> npt.NDArray[np.int64]:
-    """Return the number of each collective's buffer, in the order of completion.
+    """Return the number of each collective's buffer; buffers are numbered as they complete.
 
     Parameters
     ----------
@@ -35,7 +38,7 @@ def number_buffers(times: npt.NDArray[np.int64], layout: Layout) -> npt.NDArray[
     """
     if not times.shape[1]:
         return np.empty(0, np.int64)
-    # what has no known response is a buffer of its own
+    # a collective without a known response counts as a buffer of its own
     responded = np.where(is_timed(layout), times[TIMES.index("responded")], -1)
     alone = np.where(responded < 0, np.arange(len(responded)), -1)
     keys = np.stack([np.array(layout.process_sets), alone, responded])

@@ -1,7 +1,8 @@
-"""The clocks of the ranks in all rings of a cluster, by cell."""
+"""The clocks of the ranks in each ring of a cluster, by cell."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -15,22 +16,25 @@ from workbench.timings.store import Rows
 from workbench.wire import Message
 from workbench.wire.rank_messages import ClockPing, ClockPong
 
+_log = logging.getLogger(__name__)
+
 _PINGS = 16
-"""Pings of a burst; the one with the shortest round trip counts."""
+"""Pings of a burst; the ping with the shortest round trip counts."""
 _BURST_S = 15.0
-"""Time between bursts."""
+"""Time between later bursts."""
 _FIRST_BURSTS_S = (1.0, 2.0, 4.0, 8.0)
-"""Time between the first bursts of a ring, which soon give the drift."""
+"""Times between the first bursts of a ring; they are short, so that the drift is soon known."""
 _PING_S = 0.01
-"""Time between the pings of a burst: some are sent while the ranks do not communicate."""
-_AT_ONCE = 8
-"""Ranks of one burst: with more, pings would wait for each other in the kernel's one thread."""
+"""Time between the pings of a burst, so that some are sent while the ranks do not communicate."""
+_MAX_BURST_RANKS = 8
+"""Ranks that are pinged in one burst. More pings would wait for each other in the kernel's single
+thread."""
 
 
 class CellClocks:
     """Converts the times of any cell and rank to the kernel's clock.
 
-    After a restart a rank may be another process on another VM. So each ring has its own clocks.
+    After a restart, a rank may be another process on another VM. So each ring has its own clocks.
 
     Attributes
     ----------
@@ -45,11 +49,12 @@ class CellClocks:
         self._ring = 0
         self._of_cell: dict[int, RingClocks] = {}
 
-    def joined(self) -> None:
+    def begin_ring(self) -> None:
         """Begin a new ring."""
         self._ring += 1
         self.current = RingClocks()
         self._changed.set()
+        _log.debug("ring %d: the clocks of its ranks are measured anew", self._ring)
 
     def begin_cell(self, cell: int) -> None:
         """Assign a cell to the current ring."""
@@ -58,12 +63,12 @@ class CellClocks:
     def start_pings(
         self, send_later: Callable[[int, Callable[[], Message]], None], n: Callable[[], int]
     ) -> None:
-        """Ping the ranks in a thread until `stop_pings`; their answers are given to `pong`.
+        """Start a thread that pings the ranks until `stop_pings`; `pong` handles their answers.
 
         Parameters
         ----------
         send_later
-            ``Inbox.send_later``, which makes a message at the moment when it is sent.
+            ``Inbox.send_later``, which creates a message at the moment when it is sent.
         n
             Returns the number of ranks.
         """
@@ -72,7 +77,7 @@ class CellClocks:
         ).start()
 
     def stop_pings(self) -> None:
-        """Send no more pings."""
+        """Stop the thread that sends pings."""
         self._stopped.set()
         self._changed.set()
 
@@ -82,9 +87,9 @@ class CellClocks:
         pauses = list(_FIRST_BURSTS_S)
         while not self._stopped.is_set():
             ranks = range(n())
-            for first in range(0, len(ranks), _AT_ONCE):
+            for first in range(0, len(ranks), _MAX_BURST_RANKS):
                 for _ in range(_PINGS):
-                    for rank in ranks[first : first + _AT_ONCE]:
+                    for rank in ranks[first : first + _MAX_BURST_RANKS]:
                         send_later(rank, self.ping)
                     if self._stopped.wait(_PING_S):
                         return
@@ -102,36 +107,45 @@ class CellClocks:
             self.current.add(rank, pong.sent_ns, pong.answered_ns, received_ns)
 
     def align(self, rows: Rows) -> None:
-        """Set the clock offsets of rows, where pings have measured them."""
+        """Set the clock offsets of the rows that pings have measured."""
         arrived = rows["start_ns"] + rows["last_ns"]
         times, uncertainty = self.to_kernel(rows["cell"], rows["rank"], arrived)
-        known = np.isfinite(uncertainty)
-        rows["offset_ns"][known] = (times - arrived)[known]
-        rows["uncertainty_ns"][known] = uncertainty[known]
+        is_known = np.isfinite(uncertainty)
+        rows["offset_ns"][is_known] = (times - arrived)[is_known]
+        rows["uncertainty_ns"][is_known] = uncertainty[is_known]
 
     def to_kernel(
         self, cells: npt.NDArray[Any], ranks: npt.NDArray[Any], t_ns: npt.NDArray[Any]
     ) -> tuple[Times, Floats]:
         """Return times on the kernel's clock, with uncertainties; see `RingClocks.to_kernel`.
 
-        `cells` and `ranks` say where each time of `t_ns` comes from; all have the same shape.
+        `cells` and `ranks` have the shape of `t_ns`: the cell and the rank of each time.
         """
-        times, uncertain = t_ns.astype(np.int64), np.full(t_ns.shape, np.inf)
-        numbers, place = np.unique(ranks, return_inverse=True)
-        place = place.ravel()
-        for clocks in set(self._of_cell.values()) if len(numbers) else ():
-            own = [cell for cell, its in tuple(self._of_cell.items()) if its is clocks]
-            here = np.flatnonzero(np.isin(cells, own))
-            # all ranks at once, because one after the other takes long; then the older times
-            whole, lines = clocks.newest_lines(numbers.tolist())
-            given = t_ns.flat[here].astype(np.int64)
-            found, error = on_lines(given, whole[place[here]], lines[place[here]])
-            times.flat[here], uncertain.flat[here] = found, error
-            older = here[np.isinf(error)]
-            older = older[np.argsort(place[older], kind="stable")]
-            of_rank, first = np.unique(place[older], return_index=True)
-            known = set(clocks.ranks)
-            for rank, at in zip(numbers[of_rank].tolist(), np.split(older, first)[1:], strict=True):
-                if rank in known:
-                    times.flat[at], uncertain.flat[at] = clocks.to_kernel(rank, t_ns.flat[at])
-        return times, uncertain
+        times = t_ns.astype(np.int64)
+        uncertainties = np.full(t_ns.shape, np.inf)
+        distinct_ranks, rank_index = np.unique(ranks, return_inverse=True)
+        rank_index = rank_index.ravel()
+        for clocks in set(self._of_cell.values()) if len(distinct_ranks) else ():
+            ring_cells = [cell for cell, ring in tuple(self._of_cell.items()) if ring is clocks]
+            indices = np.flatnonzero(np.isin(cells, ring_cells))
+            # Converting the ranks one by one takes long. So the newest times of all ranks are
+            # converted at once, and then the older times by rank.
+            whole, lines = clocks.newest_lines(distinct_ranks.tolist())
+            rank_times = t_ns.flat[indices].astype(np.int64)
+            kernel_times, errors = on_lines(
+                rank_times, whole[rank_index[indices]], lines[rank_index[indices]]
+            )
+            times.flat[indices] = kernel_times
+            uncertainties.flat[indices] = errors
+            older = indices[np.isinf(errors)]
+            older = older[np.argsort(rank_index[older], kind="stable")]
+            older_ranks, first = np.unique(rank_index[older], return_index=True)
+            measured_ranks = set(clocks.ranks)
+            for rank, part in zip(
+                distinct_ranks[older_ranks].tolist(), np.split(older, first)[1:], strict=True
+            ):
+                if rank in measured_ranks:
+                    times.flat[part], uncertainties.flat[part] = clocks.to_kernel(
+                        rank, t_ns.flat[part]
+                    )
+        return times, uncertainties

@@ -1,13 +1,14 @@
 """The ranks' clocks compared with the kernel's: offset, drift and uncertainty.
 
-A rank answers a ping between its sending and its receipt. So each ping bounds the rank's
-offset, whatever the delays: the middle of both times, +- half the round trip. Of each burst
-the ping with the shortest round trip is kept (an `Anchor`). Lines through neighbouring
-anchors give the drift, and narrower bounds for bursts that were delayed by load.
+A rank answers a ping after the kernel sends it and before the kernel receives the answer. So each
+ping bounds the rank's offset, whatever the delays: the middle of both times, +- half the round
+trip. The ping with the shortest round trip of each burst is kept (an `Anchor`). Lines through
+neighbouring anchors give the drift, and narrower bounds for bursts that were delayed by load.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,23 +18,28 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+_log = logging.getLogger(__name__)
+
 Times = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BURST_NS = 800_000_000
 """Pings sent within this time of a burst's first ping belong to the burst."""
 MAX_DRIFT = 500e-6
-"""Largest drift of a host's clock: NTP's own limit (adjtimex(2))."""
+"""Largest drift of a clock: the limit that NTP itself uses (adjtimex(2))."""
 WANDER = 5e-17
 """Largest change of the drift per nanosecond: 3 ppm in a minute, some degrees of temperature."""
 NEXT_NS = 30e9
-"""Expected interval between bursts, at most."""
+"""Longest expected interval between bursts."""
 NEIGHBOURS = 4
 """Bursts on either side that narrow a burst's bounds."""
-ANCHORS_LIMIT = 4096
-"""Most anchors per clock; when reached, every second anchor of the older half is deleted."""
+MAX_ANCHORS = 4096
+"""Maximum number of anchors per clock. Beyond it, every second anchor of the older half is
+deleted."""
 _FAR_NS = 1e15
-_CLOCKS_LIMIT = 16
+"""How far the bounds extend before the first and after the last anchor."""
+_MAX_CLOCKS = 16
+"""Maximum number of clocks kept per rank, each between two steps."""
 
 
 class Anchor(NamedTuple):
@@ -47,7 +53,7 @@ class Anchor(NamedTuple):
     high: int
 
     def agrees(self, other: Anchor) -> bool:
-        """Whether both fit one clock that did not step."""
+        """Whether both anchors fit one clock that did not step."""
         drifted = MAX_DRIFT * abs(other.answered - self.answered)
         return other.low - self.high <= drifted and self.low - other.high <= drifted
 
@@ -63,8 +69,8 @@ class _Clock:
     round_trips: list[int]
     fit: _Fit | None = None
 
-    def take(self, ping: Anchor, sent: int, received: int) -> None:
-        """Add a ping to the current burst, or begin a burst."""
+    def add(self, ping: Anchor, sent: int, received: int) -> None:
+        """Add a ping to the current burst, or begin a new burst with it."""
         self.last_ns = received
         round_trip = received - sent
         if sent - self.burst_ns < BURST_NS:
@@ -76,8 +82,8 @@ class _Clock:
             self.burst_ns = sent
             self.round_trips = [round_trip]
             self.anchors.append(ping)
-            if len(self.anchors) > ANCHORS_LIMIT:
-                del self.anchors[1 : ANCHORS_LIMIT // 2 : 2]
+            if len(self.anchors) > MAX_ANCHORS:
+                del self.anchors[1 : MAX_ANCHORS // 2 : 2]
         self.fit = None
 
 
@@ -85,34 +91,47 @@ class RingClocks:
     """The clocks of a ring's ranks, measured by pings; thread-safe.
 
     All times are ``time.perf_counter_ns()``, of the rank or of the kernel.
+
+    Examples
+    --------
+    The kernel sent a ping at 1,000 ns and received the answer at 3,000 ns, when rank 0 had
+    answered at 502,000 ns on its own clock:
+
+    >>> clocks = RingClocks()
+    >>> clocks.add(0, sent_ns=1_000, answered_ns=502_000, received_ns=3_000)
+    >>> time_ns, uncertainty_ns = clocks.to_kernel(0, 502_000)
+    >>> int(time_ns), float(uncertainty_ns)
+    (2000, 1001.0)
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lives: dict[int, list[_Clock]] = {}
+        self._clocks: dict[int, list[_Clock]] = {}
+        """The clocks of each rank, a new one after each step of its clock."""
         self._outlier: dict[int, tuple[Anchor, int, int]] = {}
 
     @property
     def ranks(self) -> list[int]:
         """The ranks that have answered."""
-        return sorted(self._lives)
+        return sorted(self._clocks)
 
     def add(self, rank: int, sent_ns: int, answered_ns: int, received_ns: int) -> None:
-        """Add a ping: sent and received on the kernel's clock, answered on the rank's.
+        """Add a ping, sent and received on the kernel's clock, and answered on the rank's clock.
 
-        A ping that contradicts the earlier ones is ignored, unless the next ping agrees with
-        it: then the rank's clock has stepped, or the rank was replaced.
+        A ping that contradicts the earlier pings is ignored, unless the next ping agrees with it.
+        In that case, the rank's clock has stepped, or the rank was replaced.
         """
         if received_ns < sent_ns:
             return
         ping = Anchor(answered_ns, sent_ns - answered_ns, received_ns - answered_ns)
         with self._lock:
-            lives = self._lives.setdefault(rank, [])
-            if not lives:
-                lives.append(_Clock([ping], sent_ns, sent_ns, received_ns, [received_ns - sent_ns]))
-            elif lives[-1].anchors[-1].agrees(ping):
+            clocks = self._clocks.setdefault(rank, [])
+            if not clocks:
+                round_trips = [received_ns - sent_ns]
+                clocks.append(_Clock([ping], sent_ns, sent_ns, received_ns, round_trips))
+            elif clocks[-1].anchors[-1].agrees(ping):
                 self._outlier.pop(rank, None)
-                lives[-1].take(ping, sent_ns, received_ns)
+                clocks[-1].add(ping, sent_ns, received_ns)
             else:
                 self._add_outlier(rank, ping, sent_ns, received_ns)
 
@@ -122,10 +141,11 @@ class RingClocks:
             self._outlier[rank] = ping, sent, received
             return
         first, began, ended = before
-        life = _Clock([first], began, began, ended, [ended - began])
-        life.take(ping, sent, received)
-        self._lives[rank].append(life)
-        del self._lives[rank][:-_CLOCKS_LIMIT]
+        clock = _Clock([first], began, began, ended, [ended - began])
+        clock.add(ping, sent, received)
+        self._clocks[rank].append(clock)
+        del self._clocks[rank][:-_MAX_CLOCKS]
+        _log.info("rank %d: its clock has stepped, or the rank was replaced", rank)
 
     def to_kernel(self, rank: int, t_ns: npt.ArrayLike) -> tuple[Times, Floats]:
         """Return a rank's times on the kernel's clock, and their uncertainties.
@@ -136,54 +156,56 @@ class RingClocks:
         """
         times = np.asarray(t_ns, dtype=np.int64)
         with self._lock:
-            every = self._lives.get(rank, [])
-            fits = [self._fit(life) for life in every]
-            lives = [
-                (life.first_ns, life.last_ns, life.anchors[0].answered, life.anchors[-1].answered)
-                for life in every
+            clocks = self._clocks.get(rank, [])
+            fits = [self._fit(clock) for clock in clocks]
+            spans = [
+                (c.first_ns, c.last_ns, c.anchors[0].answered, c.anchors[-1].answered)
+                for c in clocks
             ]
         if not fits:
             return times.copy(), np.full(times.shape, np.inf)
         base = fits[-1].offset
-        if len(fits) == 1:  # the usual case, in which no clock has stepped
+        if len(fits) == 1:  # the usual case: the clock has never stepped
             low, high = fits[0].bounds(times)
             return times + base + np.rint((low + high) / 2).astype(np.int64), (high - low) / 2 + 1.0
-        low, high = np.full(times.shape, np.inf), np.full(times.shape, -np.inf)
-        for place, fit in enumerate(fits):
-            least, most = fit.bounds(times)
-            could = np.ones(times.shape, dtype=bool)
-            # around a step, either clock may be the right one
-            if place > 0:
-                gap = lives[place][0] - lives[place - 1][1]
-                could &= times >= lives[place][2] - gap * (1 + MAX_DRIFT)
-            if place + 1 < len(fits):
-                gap = lives[place + 1][0] - lives[place][1]
-                could &= times <= lives[place][3] + gap * (1 + MAX_DRIFT)
+        low = np.full(times.shape, np.inf)
+        high = np.full(times.shape, -np.inf)
+        for index, fit in enumerate(fits):
+            clock_low, clock_high = fit.bounds(times)
+            is_possible = np.ones(times.shape, dtype=bool)
+            # around a step, a time may be of the clock before it or of the clock after it
+            if index > 0:
+                gap = spans[index][0] - spans[index - 1][1]
+                is_possible &= times >= spans[index][2] - gap * (1 + MAX_DRIFT)
+            if index + 1 < len(fits):
+                gap = spans[index + 1][0] - spans[index][1]
+                is_possible &= times <= spans[index][3] + gap * (1 + MAX_DRIFT)
             shift = float(fit.offset - base)
-            low = np.where(could, np.minimum(low, least + shift), low)
-            high = np.where(could, np.maximum(high, most + shift), high)
-        nowhere = low > high  # a time that the clock skipped in a step
-        if nowhere.any():
-            least, most = fits[-1].bounds(times)
-            low, high = np.where(nowhere, least, low), np.where(nowhere, most, high)
+            low = np.where(is_possible, np.minimum(low, clock_low + shift), low)
+            high = np.where(is_possible, np.maximum(high, clock_high + shift), high)
+        is_skipped = low > high  # a time that the clock skipped in a step
+        if is_skipped.any():
+            clock_low, clock_high = fits[-1].bounds(times)
+            low = np.where(is_skipped, clock_low, low)
+            high = np.where(is_skipped, clock_high, high)
         middle = np.rint((low + high) / 2).astype(np.int64)
         return times + base + middle, (high - low) / 2 + 1.0
 
     def newest_lines(self, ranks: list[int]) -> tuple[Times, Floats]:
-        """Return the last piece of each rank's bounds, for `on_lines`; empty where it is unknown.
+        """Return the last piece of each rank's bounds, for `on_lines`; `_NOWHERE` if it is unknown.
 
         The arrays have a row per rank: start and offset; the piece's begin and end, and the low
         and the high bound at its begin with their slopes.
         """
         with self._lock:
-            every = [self._lives.get(rank, ()) for rank in ranks]
-            fits = [self._fit(lives[0]) if len(lives) == 1 else None for lives in every]
+            by_rank = [self._clocks.get(rank, ()) for rank in ranks]
+            fits = [self._fit(clocks[0]) if len(clocks) == 1 else None for clocks in by_rank]
         whole = [(0, 0) if fit is None else (fit.start, fit.offset) for fit in fits]
         lines = [_NOWHERE if fit is None else fit.newest_line for fit in fits]
         return np.array(whole, np.int64), np.array(lines, np.float64)
 
     def describe(self, rank: int) -> dict[str, float]:
-        """Return what is known of a rank's clock; empty for a rank that never answered.
+        """Return the figures of a rank's clock; an empty dict for a rank that never answered.
 
         Keys: at the last burst, ``offset_us`` (added to the rank's clock, it gives the
         kernel's) with ``uncertainty_us``, ``drift_ppm`` with ``drift_uncertainty_ppm``,
@@ -191,19 +213,21 @@ class RingClocks:
         ``bursts`` and ``steps``.
         """
         with self._lock:
-            lives = self._lives.get(rank)
-            if not lives:
+            clocks = self._clocks.get(rank)
+            if not clocks:
                 return {}
-            life = lives[-1]
-            fit = self._fit(life)
-            last, round_trips = life.anchors[-1].answered, list(life.round_trips)
-            bursts, steps = sum(len(one.anchors) for one in lives), len(lives) - 1
+            newest = clocks[-1]
+            fit = self._fit(newest)
+            last = newest.anchors[-1].answered
+            round_trips = list(newest.round_trips)
+            bursts = sum(len(clock.anchors) for clock in clocks)
+            steps = len(clocks) - 1
         low, high = fit.bounds(np.array([last]))
         return {
             "offset_us": (fit.offset + float(low[0] + high[0]) / 2) / 1e3,
             "uncertainty_us": float(high[0] - low[0]) / 2e3,
-            "drift_ppm": (fit.least_drift + fit.most_drift) / 2 * 1e6,
-            "drift_uncertainty_ppm": (fit.most_drift - fit.least_drift) / 2 * 1e6,
+            "drift_ppm": (fit.min_drift + fit.max_drift) / 2 * 1e6,
+            "drift_uncertainty_ppm": (fit.max_drift - fit.min_drift) / 2 * 1e6,
             "round_trip_us": min(round_trips) / 1e3,
             "loaded_round_trip_us": float(np.median(round_trips)) / 1e3,
             "bursts": bursts,
@@ -211,45 +235,47 @@ class RingClocks:
         }
 
     @staticmethod
-    def _fit(life: _Clock) -> _Fit:
-        if life.fit is None:
-            life.fit = _fit(life.anchors)
-        return life.fit
+    def _fit(clock: _Clock) -> _Fit:
+        if clock.fit is None:
+            clock.fit = _fit(clock.anchors)
+        return clock.fit
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """Bounds of an offset, linear between knots; relative to `start` and `offset`."""
+    """Bounds of a clock's offset, linear between knots; relative to `start` and `offset`."""
 
     start: int
     offset: int
     knots: Floats
     low: Floats
     high: Floats
-    least_drift: float
-    most_drift: float
+    min_drift: float
+    max_drift: float
 
     @cached_property
     def newest_line(self) -> tuple[float, ...]:
-        """See `RingClocks.newest_lines`."""
+        """The last piece of the bounds, as a row of `RingClocks.newest_lines`."""
         begin, end = self.knots[-2:].tolist()
         bounds = (self.low[-2:].tolist(), self.high[-2:].tolist())
         pieces = ((first, (last - first) / (end - begin)) for first, last in bounds)
         return begin, end, *chain.from_iterable(pieces)
 
     def bounds(self, times: Times) -> tuple[Floats, Floats]:
+        """Return the low and the high bound of the offset at some times, less `offset`."""
         since = (times - self.start).astype(np.float64)
         low = np.interp(since, self.knots, self.low)
         return low, np.maximum(low, np.interp(since, self.knots, self.high))
 
 
 _NOWHERE = (float("inf"), float("-inf"), 0.0, 0.0, 0.0, 0.0)
+"""A piece that contains no time."""
 
 
 def on_lines(times: Times, whole: Times, lines: Floats) -> tuple[Times, Floats]:
     """Return times on the kernel's clock as `RingClocks.to_kernel` does, for many ranks at once.
 
-    `whole` and `lines` are those of `RingClocks.newest_lines`, with a row for each time. The
+    `whole` and `lines` are arrays of `RingClocks.newest_lines`, with a row for each time. The
     uncertainty of a time outside of its piece is infinite.
     """
     begin, end, low, low_slope, high, high_slope = lines.T
@@ -259,81 +285,95 @@ def on_lines(times: Times, whole: Times, lines: Floats) -> tuple[Times, Floats]:
         low = low_slope * beyond + low
         high = np.maximum(low, high_slope * beyond + high)
     inside = (since >= begin) & (since <= end)
-    low, high = np.where(inside, low, 0.0), np.where(inside, high, 0.0)
+    low = np.where(inside, low, 0.0)
+    high = np.where(inside, high, 0.0)
     middle = np.rint((low + high) / 2).astype(np.int64)
     return times + whole[:, 1] + middle, np.where(inside, (high - low) / 2 + 1.0, np.inf)
 
 
 def _fit(anchors: list[Anchor]) -> _Fit:
-    """Narrow the anchors' bounds by their neighbours, and bound the times between and beyond."""
-    start, offset = anchors[0].answered, anchors[0].low
+    """Return bounds at, between and beyond the anchors, narrowed by their neighbours."""
+    start = anchors[0].answered
+    offset = anchors[0].low
     times = np.array([anchor.answered - start for anchor in anchors], dtype=np.float64)
     low = np.array([anchor.low - offset for anchor in anchors], dtype=np.float64)
     high = np.array([anchor.high - offset for anchor in anchors], dtype=np.float64)
-    least, most, kinks = _drifts(times, low, high)
-    low, high = _narrowed(times, low, high, least, most)
+    min_drift, max_drift, kinks = _drifts(times, low, high)
+    low, high = _narrowed(times, low, high, min_drift, max_drift)
     gaps = np.diff(times)
     sag = WANDER * gaps**2 / 8 + kinks * gaps / 2
     knots = np.empty(2 * len(times) + 1)
-    lows, highs = knots.copy(), knots.copy()
-    knots[1::2], lows[1::2], highs[1::2] = times, low, high
+    low_bounds = knots.copy()
+    high_bounds = knots.copy()
+    knots[1::2] = times
+    low_bounds[1::2] = low
+    high_bounds[1::2] = high
     knots[2:-1:2] = times[:-1] + gaps / 2
-    lows[2:-1:2] = (low[:-1] + low[1:]) / 2 - sag
-    highs[2:-1:2] = (high[:-1] + high[1:]) / 2 + sag
-    knots[0], knots[-1] = times[0] - _FAR_NS, times[-1] + _FAR_NS
+    low_bounds[2:-1:2] = (low[:-1] + low[1:]) / 2 - sag
+    high_bounds[2:-1:2] = (high[:-1] + high[1:]) / 2 + sag
+    knots[0] = times[0] - _FAR_NS
+    knots[-1] = times[-1] + _FAR_NS
     ahead = WANDER * NEXT_NS
-    lows[0] = low[0] - (most[0] + ahead) * _FAR_NS
-    highs[0] = high[0] - (least[0] - ahead) * _FAR_NS
-    lows[-1] = low[-1] + (least[-1] - ahead) * _FAR_NS
-    highs[-1] = high[-1] + (most[-1] + ahead) * _FAR_NS
-    return _Fit(start, offset, knots, lows, highs, float(least[-1]), float(most[-1]))
+    low_bounds[0] = low[0] - (max_drift[0] + ahead) * _FAR_NS
+    high_bounds[0] = high[0] - (min_drift[0] - ahead) * _FAR_NS
+    low_bounds[-1] = low[-1] + (min_drift[-1] - ahead) * _FAR_NS
+    high_bounds[-1] = high[-1] + (max_drift[-1] + ahead) * _FAR_NS
+    return _Fit(
+        start, offset, knots, low_bounds, high_bounds, float(min_drift[-1]), float(max_drift[-1])
+    )
 
 
 def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the least and the most drift at each anchor, and the least change in each gap.
+    """Return the bounds of the drift at each anchor, and its least change in each gap.
 
     Any two anchors bound the drift between them. If the bounds of all neighbours contradict
     each other, the drift has changed, and only the nearest anchors count.
     """
     count = len(times)
-    least, most = np.full(count, -MAX_DRIFT), np.full(count, MAX_DRIFT)
+    min_drift = np.full(count, -MAX_DRIFT)
+    max_drift = np.full(count, MAX_DRIFT)
     if count < 2:
-        return least, most, np.zeros(0)
-    places = np.arange(count)
-    window = [places + shift for shift in range(-NEIGHBOURS, NEIGHBOURS + 1)]
-    for before, one in enumerate(window):
-        for other in window[before + 1 :]:
-            known = (one >= 0) & (other < count)
-            i, j = one[known], other[known]
+        return min_drift, max_drift, np.zeros(0)
+    indices = np.arange(count)
+    window = [indices + shift for shift in range(-NEIGHBOURS, NEIGHBOURS + 1)]
+    for number, first in enumerate(window):
+        for second in window[number + 1 :]:
+            exists = (first >= 0) & (second < count)
+            i = first[exists]
+            j = second[exists]
             span = times[j] - times[i]
-            here = times[known]
-            wander = WANDER * np.maximum(np.abs(times[i] - here), np.abs(times[j] - here))
-            least[known] = np.maximum(least[known], (low[j] - high[i]) / span - wander)
-            most[known] = np.minimum(most[known], (high[j] - low[i]) / span + wander)
+            center = times[exists]
+            wander = WANDER * np.maximum(np.abs(times[i] - center), np.abs(times[j] - center))
+            min_drift[exists] = np.maximum(min_drift[exists], (low[j] - high[i]) / span - wander)
+            max_drift[exists] = np.minimum(max_drift[exists], (high[j] - low[i]) / span + wander)
     gaps = np.diff(times)
-    gap_least, gap_most = (low[1:] - high[:-1]) / gaps, (high[1:] - low[:-1]) / gaps
-    changed = least > most
-    left, right = np.maximum(places - 1, 0), np.minimum(places, count - 2)
-    least[changed] = np.minimum(gap_least[left], gap_least[right])[changed]
-    most[changed] = np.maximum(gap_most[left], gap_most[right])[changed]
+    gap_min = (low[1:] - high[:-1]) / gaps
+    gap_max = (high[1:] - low[:-1]) / gaps
+    changed = min_drift > max_drift
+    left = np.maximum(indices - 1, 0)
+    right = np.minimum(indices, count - 2)
+    min_drift[changed] = np.minimum(gap_min[left], gap_min[right])[changed]
+    max_drift[changed] = np.maximum(gap_max[left], gap_max[right])[changed]
     # the least difference between the drifts of neighbouring gaps
-    bends = np.maximum(gap_least[1:] - gap_most[:-1], gap_least[:-1] - gap_most[1:])
+    bends = np.maximum(gap_min[1:] - gap_max[:-1], gap_min[:-1] - gap_max[1:])
     bends = np.concatenate([[0.0], np.maximum(bends, 0.0), [0.0]])
-    return least, most, np.maximum(bends[:-1], bends[1:])
+    return min_drift, max_drift, np.maximum(bends[:-1], bends[1:])
 
 
 def _narrowed(
-    times: Floats, low: Floats, high: Floats, least: Floats, most: Floats
+    times: Floats, low: Floats, high: Floats, min_drift: Floats, max_drift: Floats
 ) -> tuple[Floats, Floats]:
-    """Narrow each anchor's bounds by those of its neighbours and the drift between them."""
-    narrow_low, narrow_high = low.copy(), high.copy()
+    """Return each anchor's bounds, narrowed by its neighbours' bounds and the drift."""
+    narrow_low = low.copy()
+    narrow_high = high.copy()
     for shift in range(1, min(NEIGHBOURS, len(times) - 1) + 1):
-        a, b = slice(None, -shift), slice(shift, None)
+        a = slice(None, -shift)
+        b = slice(shift, None)
         span = times[b] - times[a]
         bend = WANDER * span**2 / 2
-        narrow_low[b] = np.maximum(narrow_low[b], low[a] + least[b] * span - bend)
-        narrow_high[b] = np.minimum(narrow_high[b], high[a] + most[b] * span + bend)
-        narrow_low[a] = np.maximum(narrow_low[a], low[b] - most[a] * span - bend)
-        narrow_high[a] = np.minimum(narrow_high[a], high[b] - least[a] * span + bend)
+        narrow_low[b] = np.maximum(narrow_low[b], low[a] + min_drift[b] * span - bend)
+        narrow_high[b] = np.minimum(narrow_high[b], high[a] + max_drift[b] * span + bend)
+        narrow_low[a] = np.maximum(narrow_low[a], low[b] - max_drift[a] * span - bend)
+        narrow_high[a] = np.minimum(narrow_high[a], high[b] - min_drift[a] * span + bend)
     crossed = narrow_low > narrow_high  # the drift changed by more than it wanders
     return np.where(crossed, low, narrow_low), np.where(crossed, high, narrow_high)

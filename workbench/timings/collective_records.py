@@ -1,4 +1,4 @@
-"""The single collectives of many records, kept packed and decoded when they are read."""
+"""The single collectives of many records: kept packed, and decoded when they are read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import numpy.typing as npt
 from workbench.wire import IterationRecord, Layout
 from workbench.wire.record_columns import Columns, unpack
 
-COLLECTIVES_LIMIT = 1 << 15
-"""Most records of single collectives in memory (62 MB for 161 tensors)."""
-_SMALL_BLOCKS = 64
-_SMALL_RECORDS = 1024
-"""Blocks are joined when there are so many of them, or of their records: queries visit each."""
+MAX_COLLECTIVE_RECORDS = 1 << 15
+"""Maximum number of records of single collectives in memory (62 MB for 161 tensors)."""
+_MAX_SMALL_BLOCKS = 64
+"""Small blocks are joined when there are so many of them, because queries visit each block."""
+_MAX_SMALL_RECORDS = 1024
+"""Small blocks are also joined when they have so many records together."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -30,36 +31,42 @@ class CollectiveRecord:
     Attributes
     ----------
     iteration
-        Its number; -1 for collectives outside of iterations.
+        Number of the iteration; -1 for collectives outside of iterations.
     rank
-        The rank that sent it.
+        The rank that sent the record.
     layout
-        Names its collectives.
+        Names the collectives.
     flags
-        Those of the record.
+        The flags of the record.
     """
 
     __slots__ = ("_packed", "_record", "flags", "iteration", "layout", "rank")
 
     def __init__(self, iteration: int, record: IterationRecord, rank: int, layout: Layout) -> None:
-        self.iteration, self.rank, self.layout = iteration, rank, layout
+        self.iteration = iteration
+        self.rank = rank
+        self.layout = layout
         self.flags = int(record.flags)
         self._record: IterationRecord | None = record
         self._packed: tuple[Columns, int] | None = None
 
     @classmethod
     def packed(
-        cls, iteration: int, rank: int, layout: Layout, flags: int, columns: Columns, place: int
+        cls, iteration: int, rank: int, layout: Layout, flags: int, columns: Columns, index: int
     ) -> CollectiveRecord:
         """Return a record that is decoded when `record` is first read."""
         new = cls.__new__(cls)
-        new.iteration, new.rank, new.layout, new.flags = iteration, rank, layout, flags
-        new._record, new._packed = None, (columns, place)
+        new.iteration = iteration
+        new.rank = rank
+        new.layout = layout
+        new.flags = flags
+        new._record = None
+        new._packed = (columns, index)
         return new
 
     @property
     def record(self) -> IterationRecord:
-        """The record itself."""
+        """The decoded record."""
         if self._record is None:
             assert self._packed is not None
             self._record = unpack(*self._packed)
@@ -68,18 +75,18 @@ class CollectiveRecord:
 
 @dataclass(frozen=True)
 class RecordBlock:
-    """Records in order of arrival; those of one type are in one array.
+    """Records in order of arrival; the records of one type are in one array.
 
     Attributes
     ----------
     iterations, ranks
-        Of each record; iteration -1 outside of iterations.
+        Iteration and rank of each record; the iteration is -1 outside of iterations.
     layouts
         The layout of each record.
     groups
         Columns for each type of records.
-    group, place
-        Where each record is: in which of the groups, and at which index.
+    group, index_in_group
+        The position of each record: the index of its group, and its index in that group.
     """
 
     iterations: Numbers
@@ -87,26 +94,26 @@ class RecordBlock:
     layouts: npt.NDArray[np.object_]
     groups: Sequence[Columns]
     group: npt.NDArray[np.intp]
-    place: npt.NDArray[np.intp]
+    index_in_group: npt.NDArray[np.intp]
 
     def __len__(self) -> int:
         return len(self.iterations)
 
     def __getitem__(self, chosen: Any) -> RecordBlock:
-        """Return some records: a slice, a mask or indices; the packed data are shared."""
+        """Return the records of a slice, a mask or indices; the packed data are shared."""
         return RecordBlock(
             self.iterations[chosen],
             self.ranks[chosen],
             self.layouts[chosen],
             self.groups,
             self.group[chosen],
-            self.place[chosen],
+            self.index_in_group[chosen],
         )
 
     def __iter__(self) -> Iterator[CollectiveRecord]:
         flags = np.zeros(len(self), np.int64)
-        for number, places in self.by_group():
-            flags[places] = self.groups[number]["flags"][self.place[places]]
+        for number, indices in self.by_group():
+            flags[indices] = self.groups[number]["flags"][self.index_in_group[indices]]
         return map(
             CollectiveRecord.packed,
             self.iterations.tolist(),
@@ -114,11 +121,11 @@ class RecordBlock:
             self.layouts.tolist(),
             flags.tolist(),
             map(self.groups.__getitem__, self.group.tolist()),
-            self.place.tolist(),
+            self.index_in_group.tolist(),
         )
 
     def by_group(self) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-        """Yield the number of each group that has records here, and their indices."""
+        """Yield the number of each group with records in this block, and their indices."""
         for number in np.unique(self.group).tolist():
             yield number, np.flatnonzero(self.group == number)
 
@@ -131,24 +138,26 @@ class RecordBlock:
         types: dict[Any, list[tuple[npt.NDArray[np.intp], Columns]]] = {}
         start = 0
         for block in parts:
-            for number, places in block.by_group():
-                columns = block.groups[number][block.place[places]]
-                types.setdefault(columns.dtype, []).append((places + start, columns))
+            for number, indices in block.by_group():
+                columns = block.groups[number][block.index_in_group[indices]]
+                types.setdefault(columns.dtype, []).append((indices + start, columns))
             start += len(block)
-        group, place = np.empty(start, np.intp), np.empty(start, np.intp)
+        group = np.empty(start, np.intp)
+        index_in_group = np.empty(start, np.intp)
         groups: list[Columns] = []
-        for own in types.values():
-            where = np.concatenate([places for places, _ in own])
-            group[where], place[where] = len(groups), np.arange(len(where))
-            groups.append(np.concatenate([columns for _, columns in own]))
-        none = np.empty(0, np.int64)
+        for pieces in types.values():
+            indices = np.concatenate([piece_indices for piece_indices, _ in pieces])
+            group[indices] = len(groups)
+            index_in_group[indices] = np.arange(len(indices))
+            groups.append(np.concatenate([columns for _, columns in pieces]))
+        empty = np.empty(0, np.int64)
         return cls(
-            np.concatenate([none, *(one.iterations for one in parts)]),
-            np.concatenate([none, *(one.ranks for one in parts)]),
-            np.concatenate([none.astype(object), *(one.layouts for one in parts)]),
+            np.concatenate([empty, *(block.iterations for block in parts)]),
+            np.concatenate([empty, *(block.ranks for block in parts)]),
+            np.concatenate([empty.astype(object), *(block.layouts for block in parts)]),
             groups,
             group,
-            place,
+            index_in_group,
         )
 
 
@@ -159,27 +168,29 @@ class CollectiveStore:
         self._lock = threading.Lock()
         self._blocks: deque[RecordBlock] = deque()
         self._small: list[RecordBlock] = []
-        """The newest blocks, which are joined before they go to `_blocks`."""
+        """The newest blocks, which are joined before they are moved to `_blocks`."""
         self._total = self._stored = 0
 
     def between(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records in memory of the iterations `first` to `last`; by default all."""
         with self._lock:
-            blocks, skipped = [*self._blocks, *self._small], self._skipped
-        found: list[CollectiveRecord] = []
+            blocks = [*self._blocks, *self._small]
+            skipped = self._skipped
+        records: list[CollectiveRecord] = []
         for block in blocks:
             chosen = np.arange(len(block)) >= skipped
             skipped = max(0, skipped - len(block))
             chosen &= (first is None) | (block.iterations >= (first or 0))
             chosen &= (last is None) | (block.iterations <= (last or 0))
-            found += block if chosen.all() else block[chosen] if chosen.any() else ()
-        return found
+            records += block if chosen.all() else block[chosen] if chosen.any() else ()
+        return records
 
     def read(self, start: int) -> tuple[int, RecordBlock]:
         """Return the index of the first record in memory from `start` on, and the records."""
         with self._lock:
             first = max(start, self._total - self._stored + self._skipped)
-            missing, blocks = self._total - first, []
+            missing = self._total - first
+            blocks = []
             for block in itertools.chain(reversed(self._small), reversed(self._blocks)):
                 if missing <= 0:
                     break
@@ -188,14 +199,17 @@ class CollectiveStore:
         return first, RecordBlock.join(reversed(blocks))
 
     def append(self, block: RecordBlock) -> None:
-        """Append records, and delete the oldest ones beyond `COLLECTIVES_LIMIT`."""
+        """Append records, and delete the oldest ones beyond `MAX_COLLECTIVE_RECORDS`."""
         if not len(block):
             return
         with self._lock:
             self._small.append(block)
             self._total += len(block)
             self._stored += len(block)
-            if len(self._small) >= _SMALL_BLOCKS or sum(map(len, self._small)) >= _SMALL_RECORDS:
+            if (
+                len(self._small) >= _MAX_SMALL_BLOCKS
+                or sum(map(len, self._small)) >= _MAX_SMALL_RECORDS
+            ):
                 self._blocks.append(RecordBlock.join(self._small))
                 self._small = []
                 while self._skipped >= len(self._blocks[0]):
@@ -203,5 +217,5 @@ class CollectiveStore:
 
     @property
     def _skipped(self) -> int:
-        """How many of the oldest records are more than may be in memory."""
-        return max(0, self._stored - COLLECTIVES_LIMIT)
+        """Number of the oldest stored records that exceed the maximum, and are skipped."""
+        return max(0, self._stored - MAX_COLLECTIVE_RECORDS)

@@ -1,4 +1,4 @@
-"""The figures of two runs, their differences, and the uncertainties of these."""
+"""The differences between the figures of two runs, and their uncertainties."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Values = npt.NDArray[np.float64]
 
 _KEYS = frozenset({"iteration", "rank"})
+"""Columns that are not figures."""
 _BANDWIDTHS = frozenset({"algbw_gbps", "busbw_gbps"})
 
 
@@ -31,7 +32,7 @@ class FigureDifference:
     Attributes
     ----------
     figure
-        A column of `to_frame`; its ending is its unit.
+        Name of a column of `to_frame`; it ends with the unit.
     a, b
         Means over iterations and ranks, as in a `Summary`; means of bandwidths are weighted by
         the duration of the communication.
@@ -40,9 +41,9 @@ class FigureDifference:
     difference
         `b` minus `a`.
     uncertainty
-        Half the 95 % interval of `difference`: 1.96 times the standard error of a difference
-        of two means, each spread / sqrt(n) for n iterations. A lower bound, because
-        neighbouring iterations are not independent.
+        Half the width of the 95 % interval of `difference`: 1.96 times the standard error of the
+        difference of two means. The standard error of each mean is spread / sqrt(n) for n
+        iterations. This is a lower bound, because neighbouring iterations are not independent.
     """
 
     figure: str
@@ -68,12 +69,12 @@ class Comparison:
     names
         The names of both runs.
     iterations, left_out, ranks
-        Of both runs: the numbers of iterations in the figures, of first iterations of cells that
+        For each run: the numbers of iterations in the figures, of first iterations of cells that
         are left out, and of ranks.
     differences
-        One per figure that both runs have.
+        One difference per figure that both runs have.
     notes
-        Of both runs: sentences on the iterations that are left out.
+        For each run: sentences on the iterations that are left out.
     """
 
     names: tuple[str, str]
@@ -87,14 +88,14 @@ class Comparison:
         """Return one row per figure: the fields of `FigureDifference`, and ``clear``."""
         import pandas as pd
 
-        return pd.DataFrame([asdict(one) | {"clear": one.clear} for one in self.differences])
+        return pd.DataFrame([asdict(each) | {"clear": each.clear} for each in self.differences])
 
 
 def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
     """Compare the iterations `b` with the iterations `a`.
 
     The first iteration of each cell is left out unless there are no others, as in a `Summary`.
-    A figure that is unknown in one run is left out.
+    A figure that is unknown in either run is left out.
 
     Raises
     ------
@@ -107,17 +108,19 @@ def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
                 f"Cannot compare {names[0]} and {names[1]}: {name} has no iteration. Choose runs "
                 "that have trained."
             )
-    left, right = typical(a), typical(b)
-    figures, others = _figures(left), _figures(right)
+    left = typical(a)
+    right = typical(b)
+    left_figures = _figures(left)
+    right_figures = _figures(right)
     return Comparison(
         names,
         (_count(left, "iteration"), _count(right, "iteration")),
         (first_left_out(a, left), first_left_out(b, right)),
         (_count(left, "rank"), _count(right, "rank")),
         tuple(
-            _difference(figure, values, others[figure])
-            for figure, values in figures.items()
-            if len(values[0]) and len(others[figure][0])
+            _difference(figure, values, right_figures[figure])
+            for figure, values in left_figures.items()
+            if len(values[0]) and len(right_figures[figure][0])
         ),
         (left_out_notes(a), left_out_notes(b)),
     )
@@ -128,29 +131,30 @@ def _count(rows: Rows, column: str) -> int:
 
 
 def _figures(rows: Rows) -> dict[str, tuple[Values, Values]]:
-    """Return each figure's means over ranks, by iteration, and their weights."""
-    _, place = np.unique(rows["iteration"], return_inverse=True)
+    """Return the means of each figure over ranks, by iteration, and the weights of these means."""
+    _, iteration_index = np.unique(rows["iteration"], return_inverse=True)
     table = columns(rows)
     time_us = np.nan_to_num(table["communication_us"])
     parts = [table[name] for name in EXPOSED_PARTS]
-    wanted = mean_parts(table["exposed_us"], *parts)
-    for name, part, mean in zip(EXPOSED_PARTS, parts, wanted, strict=True):
+    part_means = mean_parts(table["exposed_us"], *parts)
+    for name, part, mean in zip(EXPOSED_PARTS, parts, part_means, strict=True):
         table[name] = _scaled(part, mean)
-    found = {}
+    figures = {}
     for name, values in table.items():
         if name not in _KEYS:
             weights = time_us if name in _BANDWIDTHS else np.ones(len(rows))
-            means, total = group_means(np.asarray(values, dtype=np.float64), place, weights)
-            found[name] = means[total > 0], total[total > 0]
-    return found
+            numbers = np.asarray(values, dtype=np.float64)
+            means, total = group_means(numbers, iteration_index, weights)
+            figures[name] = means[total > 0], total[total > 0]
+    return figures
 
 
 def _scaled(part: Values, mean: float) -> Values:
     """Return a part of the exposed time, scaled so that its mean is `mean`."""
-    known = part[~np.isnan(part)]
+    known_values = part[~np.isnan(part)]
     if math.isnan(mean):
         return np.full(len(part), np.nan)
-    return np.asarray(part * (mean / known.mean())) if known.any() else part
+    return np.asarray(part * (mean / known_values.mean())) if known_values.any() else part
 
 
 def _difference(

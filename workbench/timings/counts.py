@@ -1,4 +1,4 @@
-"""What the ranks have sent so far, in numbers."""
+"""How many records and iterations the ranks have sent so far."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from workbench.wire import Flag
 
 
 class Counts:
-    """Numbers of the records that have arrived, and of those that have not.
+    """Numbers of the records that have arrived, and of the records that are missing.
 
     A record can be lost after a rank has sent it, for example with the process that merges the
-    records of a VM. Until its cell ends, the numbers of the iterations show that; then the rank
-    reports how many records it has sent.
+    records of a VM. Until the cell ends, gaps in the numbers of the iterations show a loss. At
+    the end of the cell, the rank reports how many records it has sent.
 
     Attributes
     ----------
@@ -26,45 +26,49 @@ class Counts:
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
-        """Records may arrive while the end of their cell is noted in another thread."""
+        """Locks the numbers: records may arrive while another thread ends their cell."""
         self._dropped: dict[int, int] = {}
         self._arrived: dict[tuple[int, int], int] = {}
         self._iterations: dict[tuple[int, int], int] = {}
         self._unheard: set[int] = set()
         self._first: dict[tuple[int, int], tuple[int, int]] = {}
-        """The first iteration that arrived, and what its rank had dropped before."""
+        """By cell and rank: the index of the first iteration that arrived, and how many iterations
+        the rank had dropped before it."""
         self._dropped_until: dict[tuple[int, int], int] = {}
-        """What its rank had dropped before the last iteration that arrived."""
+        """By cell and rank: how many iterations the rank had dropped before the last iteration that
+        arrived."""
         self._inside: Counter[tuple[int, int]] = Counter()
         self._sent: dict[tuple[int, int], int] = {}
         self._missing: dict[tuple[int, int], int] = {}
         self.newest: tuple[int, int, int] | None = None
 
     def add(self, batch: Batch) -> None:
-        """Count the records of a batch, which is not empty."""
+        """Count the records of a batch, which must not be empty."""
         with self._changing:
             self._add(batch)
 
     def end_cell(self, cell: int, sent: dict[int, int]) -> None:
-        """Note how many records of a cell each rank has sent."""
+        """Store how many records of a cell each rank has sent."""
         with self._changing:
             for rank, count in sent.items():
                 self._sent[cell, rank] = count
                 self._find_missing((cell, rank))
 
     def _add(self, batch: Batch) -> None:
-        ranks, cells = batch.ranks.tolist(), batch.cells.tolist()
+        ranks = batch.ranks.tolist()
+        cells = batch.cells.tolist()
         keys = list(zip(cells, ranks, strict=True))
         for key, count in Counter(keys).items():
             self._arrived[key] = self._arrived.get(key, 0) + count
-        dropped, inside = batch.dropped.tolist(), np.flatnonzero(batch.in_iterations)
-        own = [keys[place] for place in inside]
-        self._iterations.update(zip(own, (batch.index[inside] + 1).tolist(), strict=True))
-        self._inside.update(own)
-        for place, key in zip(inside.tolist(), own, strict=True):
-            self._dropped_until[key] = dropped[place]
+        dropped = batch.dropped.tolist()
+        inside = np.flatnonzero(batch.in_iterations)
+        inside_keys = [keys[index] for index in inside]
+        self._iterations.update(zip(inside_keys, (batch.index[inside] + 1).tolist(), strict=True))
+        self._inside.update(inside_keys)
+        for index, key in zip(inside.tolist(), inside_keys, strict=True):
+            self._dropped_until[key] = dropped[index]
             if key not in self._first:
-                self._first[key] = int(batch.index[place]), dropped[place]
+                self._first[key] = int(batch.index[index]), dropped[index]
         self._dropped.update(zip(ranks, dropped, strict=True))
         for key in set(keys):
             self._find_missing(key)
@@ -89,23 +93,23 @@ class Counts:
 
     def missing(self, cell: int) -> int:
         """Return how many records of a cell were sent and have not arrived."""
-        return sum(count for (own, _), count in tuple(self._missing.items()) if own == cell)
+        return sum(count for (c, _), count in tuple(self._missing.items()) if c == cell)
 
     @property
     def dropped(self) -> int:
-        """Records that ranks dropped instead of sending them, or that have not arrived."""
+        """Number of records that ranks dropped without sending them, or that have not arrived."""
         return sum(self.dropped_by_rank.values())
 
     @property
     def dropped_by_rank(self) -> dict[int, int]:
-        """The same, by rank."""
-        found = Counter(self._dropped)
+        """The number of these records by rank."""
+        counts = Counter(self._dropped)
         for (_, rank), count in tuple(self._missing.items()):
-            found[rank] += count
-        return dict(found)
+            counts[rank] += count
+        return dict(counts)
 
     def arrived(self, cell: int, rank: int) -> int:
-        """Return how many records of a cell a rank has sent."""
+        """Return how many records of a cell have arrived from a rank."""
         return self._arrived.get((cell, rank), 0)
 
     def iterations(self, cell: int, rank: int) -> int:
@@ -113,5 +117,5 @@ class Counts:
         return self._iterations.get((cell, rank), 0)
 
     def unheard(self, cell: int) -> bool:
-        """Whether a cell communicated in its iterations in a way that cannot be timed."""
+        """Whether a cell has communication in its iterations that cannot be timed."""
         return cell in self._unheard

@@ -26,12 +26,13 @@ EXPOSED_PARTS = ("wait_us", "queued_us", "transfer_us")
 
 
 def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Column]:
-    """Return the columns of ``to_frame()`` for `rows`; `rings` are their `lateness`, if known.
+    """Return the columns of ``to_frame()`` for `rows`.
 
-    ``algbw`` is bytes over communication time; ``busbw`` is ``algbw`` times 2(n-1)/n for n
-    ranks, those of the process set if all collectives used one (nccl-tests, PERFORMANCE.md).
-    Gbit/s are 10^9 bits/s. Unknown figures are NaN. The time of communication that could not be
-    timed is in the other phases.
+    `rings` is the result of `lateness` for these rows, if the caller has it. ``algbw`` is bytes
+    over communication time; ``busbw`` is ``algbw`` times 2(n-1)/n for n ranks (nccl-tests,
+    PERFORMANCE.md). n is the size of the process set if all collectives used the same one. Gbit/s
+    are 10^9 bits/s. Unknown figures are NaN. The time of communication that could not be timed is
+    in the other phases.
     """
     micro = {f"{phase}_us": rows[f"{phase}_ns"] / 1e3 for phase in PHASES}
     unseen = forward_unseen(rows)
@@ -44,8 +45,8 @@ def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Co
     unknown = silent | compiled
     communication = rows["communication_ns"]
     parts = exposed_parts(rows, lateness(rows) if rings is None else rings)
-    some = communication > 0
-    algbw = _divide(rows["bytes"] * 8.0, communication, some)
+    communicates = communication > 0
+    algbw = _divide(rows["bytes"] * 8.0, communication, communicates)
     n = np.maximum(peers_of(rows), 1)
     return {
         "iteration": rows["iteration"],
@@ -63,8 +64,8 @@ def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Co
         "bytes": rows["bytes"],
         "tensors": rows["tensors"],
         "algbw_gbps": algbw,
-        "busbw_gbps": algbw * 2 * (n - 1) / n,  # as if all were allreduces
-        "overlap": _divide(rows["overlapped_ns"], communication, some & ~compiled),
+        "busbw_gbps": algbw * 2 * (n - 1) / n,  # as if all collectives were allreduces
+        "overlap": _divide(rows["overlapped_ns"], communication, communicates & ~compiled),
         "other_us": micro["other_us"],
         "copy_us": micro["copy_us"],
         "samples": samples(rows),
@@ -78,17 +79,23 @@ def mean_parts(
 ) -> tuple[float, float, float]:
     """Return the means of the parts of the exposed time, which add up to its mean.
 
-    It is divided as in the rows in which the parts are known. A part is NaN if it is unknown
-    in all rows with exposed time.
+    The mean is divided in the same proportions as in the rows with known parts. A part is NaN if
+    it is unknown in all rows with exposed time.
     """
-    some = exposed > 0
+    is_exposed = exposed > 0
     mean = float(exposed[~np.isnan(exposed)].mean()) if not np.isnan(exposed).all() else np.nan
-    if not some.any():
+    if not is_exposed.any():
         return mean, mean, mean  # 0, or unknown
-    known, timed = some & ~np.isnan(wait), some & ~np.isnan(transfer)
-    waiting = mean * wait[known].sum() / exposed[known].sum() if known.any() else np.nan
-    spent, rest = transfer[timed].sum(), transfer[timed].sum() + queued[timed].sum()
-    share = (spent / rest if rest > 0 else 0.0) if timed.any() else np.nan
+    has_wait = is_exposed & ~np.isnan(wait)
+    has_transfer = is_exposed & ~np.isnan(transfer)
+    waiting = mean * wait[has_wait].sum() / exposed[has_wait].sum() if has_wait.any() else np.nan
+    spent = transfer[has_transfer].sum()
+    transfer_or_queueing = transfer[has_transfer].sum() + queued[has_transfer].sum()
+    share = (
+        (spent / transfer_or_queueing if transfer_or_queueing > 0 else 0.0)
+        if has_transfer.any()
+        else np.nan
+    )
     others = mean - waiting
     return float(waiting), float(others * (1 - share)), float(others * share)
 
@@ -97,18 +104,33 @@ def group_means(values: Column, groups: Column, weights: Column) -> tuple[Column
     """Return the weighted mean of the known values of each group, and the sum of their weights.
 
     `groups` are numbers from 0; a group without known values has the mean NaN.
+
+    Examples
+    --------
+    >>> values = np.array([1.0, 3.0, np.nan, np.nan])
+    >>> means, weights = group_means(values, np.array([0, 0, 0, 1]), np.ones(4))
+    >>> means.tolist(), weights.tolist()
+    ([2.0, nan], [2.0, 0.0])
     """
-    known, count = ~np.isnan(values), int(groups.max(initial=-1)) + 1
-    total = np.bincount(groups[known], weights[known], count)
-    sums = np.bincount(groups[known], values[known] * weights[known], count)
+    is_known = ~np.isnan(values)
+    count = int(groups.max(initial=-1)) + 1
+    total = np.bincount(groups[is_known], weights[is_known], count)
+    sums = np.bincount(groups[is_known], values[is_known] * weights[is_known], count)
     return _divide(sums, total, total > 0), total
 
 
 def bus_factor(kind: str, ranks: int) -> float:
     """Return the ratio of a collective's bus bandwidth to its algorithm bandwidth.
 
-    From nccl-tests' PERFORMANCE.md, for the bytes that one rank submits: the total of an
-    allgather is `ranks` times as large, and a sparse allreduce consists of allgathers.
+    The ratios are from nccl-tests' PERFORMANCE.md, for the bytes that one rank submits. The total
+    of an allgather is `ranks` times as large, and a sparse allreduce consists of allgathers.
+
+    Examples
+    --------
+    >>> bus_factor("allreduce", 4)
+    1.5
+    >>> bus_factor("broadcast", 4)
+    1.0
     """
     others = max(ranks, 1) - 1
     return {
@@ -122,4 +144,5 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def _divide(above: Column, below: Column, where: Column) -> Column:
+    """Return quotients where the mask `where` is true, and NaN elsewhere."""
     return np.asarray(np.divide(above, below, out=np.full(len(below), np.nan), where=where))

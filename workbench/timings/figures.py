@@ -1,4 +1,4 @@
-"""The means of figures, the only place that computes them.
+"""The means of figures; no other module computes them.
 
 A figure is declared in `workbench.schema.figures`. Its mean is over the *typical* iterations
 (`typical`), and a text that shows it names them (`iterations_text`).
@@ -18,38 +18,40 @@ from workbench.timings.store import Rows, first_of_cell, profiled
 
 Column = npt.NDArray[Any]
 
-
-FIRST, PROFILED = 1, 2
-"""Why an iteration is not typical: it is the first of its cell, a warm-up, or was profiled."""
+FIRST = 1
+"""Reason why an iteration is not typical: it is the first of its cell, a warm-up."""
+PROFILED = 2
+"""Reason why an iteration is not typical: it was profiled."""
 
 _PREFERENCE = np.array([0, 2, 1])
-"""By reason: if there are no typical iterations, means are over profiled ones, then over all."""
+"""The order of preference of the reasons 0, `FIRST` and `PROFILED`: typical iterations come first,
+then profiled ones, then the first iterations of cells."""
 
 
 def typical(rows: Rows) -> Rows:
-    """Return the rows of typical iterations, over which means are computed.
+    """Return the rows of typical iterations, which means are computed over.
 
-    These are neither the first of a cell nor profiled. Of successive cells with one iteration
-    each, only the first is a warm-up. If there are no typical iterations, return those that were
-    profiled, or else all.
+    A typical iteration is neither the first of a cell nor profiled. If successive cells have one
+    iteration each, only the first of these iterations is a warm-up. If there are no typical
+    iterations, return the profiled ones, or else all.
     """
     reasons = untypical(rows)
     return np.asarray(rows[reasons == most_typical(reasons)])
 
 
 def untypical(rows: Rows) -> Column:
-    """Return why each row is not of a typical iteration: `FIRST`, `PROFILED`, or 0 if it is."""
+    """Return the reason why each row is not typical, `FIRST` or `PROFILED`; 0 if it is typical."""
     is_first = first_of_cell(rows)
     return np.where(is_first, FIRST, profiled(rows) * PROFILED)
 
 
 def most_typical(reasons: Column) -> int:
-    """Return the reason of `untypical` that the most typical of these rows have."""
+    """Return the reason (see `untypical`) of the most typical rows."""
     return int(reasons[np.argmin(_PREFERENCE[reasons])]) if len(reasons) else 0
 
 
 def is_most_typical(reasons: Column, begins: Column) -> Column:
-    """Return which rows are the most typical ones of their group.
+    """Return a mask of the most typical rows of each group.
 
     Parameters
     ----------
@@ -71,7 +73,7 @@ def mean(values: Column, weights: Column | None = None) -> float:
     values
         Of any shape; NaN where unknown.
     weights
-        Of the same shape; a value whose weight is unknown or 0 does not count.
+        Of the same shape; a value with the weight 0 or NaN does not count.
 
     Examples
     --------
@@ -93,12 +95,12 @@ def mean(values: Column, weights: Column | None = None) -> float:
 def means(table: Mapping[str, Column], names: Iterable[str]) -> dict[str, float]:
     """Return the means of figures by name.
 
-    Those of the parts of the exposed time (`EXPOSED_PARTS`) add up to that of the exposed time.
+    The means of the parts of the exposed time (`EXPOSED_PARTS`) add up to its mean.
 
     Parameters
     ----------
     table
-        Columns of equal shape, with those that the named figures need.
+        Columns of equal shape; it has at least the columns that the named figures need.
     names
         Names of figures.
     """
@@ -113,7 +115,8 @@ def means(table: Mapping[str, Column], names: Iterable[str]) -> dict[str, float]
 
 def _mean_of(figure: Figure, table: Mapping[str, Column]) -> float:
     if figure.whole:
-        part, whole = table[figure.part], table[figure.whole]
+        part = table[figure.part]
+        whole = table[figure.whole]
         return mean(
             np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0), whole
         )
@@ -121,7 +124,7 @@ def _mean_of(figure: Figure, table: Mapping[str, Column]) -> float:
 
 
 def iterations_text(first: int, last: int) -> str:
-    """Return which iterations a figure is about, in the words that all places use.
+    """Return the text that names the iterations of a figure; all views use it.
 
     Examples
     --------

@@ -1,14 +1,14 @@
 """The folder of one run: its files, its facts, and its lock.
 
 - ``run.json``: the facts about the run
-- ``snapshots.json``: the hardware of each VM, as its agent found it
+- ``snapshots.json``: the hardware of each VM, as its agent detected it
 - ``evidence-NAME.zip``: evidence bundles of cells that failed or hung
 - ``profile-K.json.gz``: profiles of its ranks (`export.profile`)
 - ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
-  ``layouts-K.arrows``, ``logged-K.arrows`` (what cells log), ``samples-K.arrows``: Arrow IPC
-  streams; K counts the kernels that wrote it (several if another kernel attached to a kept
-  cluster). The samples are those of the VMs while cells ran (`samples.COLUMNS`)
+  ``layouts-K.arrows``, ``logged-K.arrows`` (the values that cells log), ``samples-K.arrows``
+  (`samples.COLUMNS`; samples of the VMs while cells ran): Arrow IPC streams. K is the number of the
+  kernel that wrote the file; a run has several kernels if one attached to a kept cluster
 - ``lock``: locked by the kernel that writes, until that kernel ends (`run_lock.RunLock`)
 """
 
@@ -25,7 +25,7 @@ from workbench.timings.run_lock import HEARTBEAT_S, RunLock
 from workbench.timings.verdict import Verdict
 
 FORMAT = 1
-"""Format of the folder; incremented when earlier versions would misread it."""
+"""Format of the folder; incremented when earlier versions would misread the folder."""
 
 SNAPSHOTS = "snapshots"
 """Key of the snapshots of the VMs, by name, among the facts that a `RunWriter` is given."""
@@ -35,29 +35,43 @@ _VERDICT = "verdict.json"
 _JSON = frozenset({_FACTS, _SNAPSHOTS, _VERDICT})
 _LOCK = "lock"
 _MAX_BYTES = 16 << 20
-"""Largest `run.json` that is read; that of 512 ranks has 100 kB."""
+"""Maximum size of `run.json`; with 512 ranks it has 100 kB."""
 _MAX_SNAPSHOT_BYTES = 64 << 20
-"""Largest `snapshots.json` that is read; a VM of 8 GPUs has some 100 kB."""
+"""Maximum size of `snapshots.json`; a VM with 8 GPUs needs about 100 kB."""
 MAX_EVIDENCE = 10
-"""Evidence bundles that are kept, the newest."""
+"""Maximum number of evidence bundles of a run; the newest are kept."""
 _EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip", re.ASCII)
 MAX_PROFILES = 10
-"""Profiles that are kept, the newest."""
+"""Maximum number of profiles of a run; the newest are kept."""
 _PROFILE = re.compile(r"profile-(\d+)\.json\.gz", re.ASCII)
 _STREAM = re.compile(r"(iterations|offsets|collectives|layouts|logged|samples)-(\d+)\.arrows")
-_OWN = re.compile(
+_REMOVABLE = re.compile(
     rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.part|{_PROFILE.pattern}(\.part)?"
 )
-"""Files that are removed with the run, besides JSON."""
+"""Names of files that are removed with the run, in addition to the JSON files."""
 
 
 def is_run_file(name: str) -> bool:
-    """Whether a file of this name has data of a run."""
+    """Whether a file of this name has data of a run.
+
+    Examples
+    --------
+    >>> is_run_file("iterations-0.arrows"), is_run_file("run.json"), is_run_file("lock")
+    (True, True, False)
+    """
     return name in _JSON or _STREAM.fullmatch(name) is not None
 
 
 def download_type(name: str) -> str | None:
-    """Return the MIME type of a file that users download; None if no such file has this name."""
+    """Return the MIME type of a file that users can download; None for any other name.
+
+    Examples
+    --------
+    >>> download_type("profile-1.json.gz")
+    'application/gzip'
+    >>> download_type("run.json") is None
+    True
+    """
     if _EVIDENCE.fullmatch(name):
         return "application/zip"
     return "application/gzip" if _PROFILE.fullmatch(name) else None
@@ -71,7 +85,7 @@ class RunFolder:
         self.lock = RunLock(path / _LOCK)
 
     def stream(self, kind: str, segment: int) -> Path:
-        """Return the file of one kind and one kernel."""
+        """Return the path of the Arrow file of one kind and one kernel."""
         return self.path / f"{kind}-{segment}.arrows"
 
     def segments(self) -> list[int]:
@@ -84,21 +98,21 @@ class RunFolder:
         return bool(self.segments()) or _FACTS in self._names()
 
     def size_bytes(self) -> int:
-        """Return the size of its files in bytes."""
+        """Return the total size of the files in bytes."""
         return sum(size for _, size in self.sizes())
 
     def files(self) -> list[Path]:
-        """Return the paths of its data: facts and streams."""
+        """Return the paths of the files that have data of the run."""
         names = sorted(name for name in self._names() if is_run_file(name))
         return [self.path / name for name in names]
 
     def sizes(self) -> list[tuple[str, int]]:
-        """Return its files and their sizes."""
-        found = []
+        """Return the name and the size in bytes of each file, by name."""
+        sizes = []
         for name in sorted(self._names()):
-            with contextlib.suppress(OSError):  # removed meanwhile
-                found.append((name, (self.path / name).stat().st_size))
-        return found
+            with contextlib.suppress(OSError):  # it was removed after it was listed
+                sizes.append((name, (self.path / name).stat().st_size))
+        return sizes
 
     def read_facts(self) -> dict[str, Any]:
         """Return the facts about the run; raise OSError or ValueError if they cannot be read."""
@@ -115,7 +129,7 @@ class RunFolder:
         write_private(self.path / _FACTS, json.dumps(facts, indent=1))
 
     def read_snapshots(self) -> Any:
-        """Return the snapshots of the VMs as plain values; raise as `read_facts`."""
+        """Return the snapshots of the VMs as plain values; raise the errors of `read_facts`."""
         return load_json(read_file(self.path / _SNAPSHOTS, _MAX_SNAPSHOT_BYTES), finite=False)
 
     def write_snapshots(self, snapshots: dict[str, Any]) -> None:
@@ -128,7 +142,7 @@ class RunFolder:
         Raises
         ------
         OSError, ValueError, RunError
-            It cannot be read.
+            The verdict cannot be read.
         """
         try:
             return Verdict.from_dict(load_json(read_file(self.path / _VERDICT, _MAX_BYTES)))
@@ -136,20 +150,22 @@ class RunFolder:
             return None
 
     def write_verdict(self, verdict: Verdict) -> None:
-        """Replace the verdict, completely or not at all."""
+        """Write the verdict, completely or not at all."""
         write_private(self.path / _VERDICT, json.dumps(verdict.to_dict(), indent=1))
 
     def remove(self, kept_s: float = 0.0) -> bool:
-        """Remove the run's files, and the folder unless it contains other files.
+        """Remove the run's files, and also the folder if it contains no other files.
 
-        Return False if the run is in use. Its ranks may live without a kernel for `kept_s`
-        seconds, and another kernel may attach to them.
+        Return False if the run is in use. The run also counts as in use for `kept_s` seconds after
+        the last write: its ranks may live so long without a kernel, and another kernel may attach
+        to them.
         """
-        with self.lock.unused() as free:
-            if not free or self.lock.quiet_s() < kept_s + HEARTBEAT_S * bool(kept_s):
+        with self.lock.unused() as is_unused:
+            min_quiet_s = kept_s + HEARTBEAT_S if kept_s else kept_s
+            if not is_unused or self.lock.idle_s() < min_quiet_s:
                 return False
             for name in self._names():
-                if _OWN.fullmatch(name) or name.removesuffix(".part") in _JSON:
+                if _REMOVABLE.fullmatch(name) or name.removesuffix(".part") in _JSON:
                     (self.path / name).unlink(missing_ok=True)
             self.lock.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it contains other files
@@ -159,38 +175,39 @@ class RunFolder:
     def _names(self) -> list[str]:
         try:
             return [path.name for path in self.path.iterdir()]
-        except (OSError, ValueError):  # a NUL in its path
+        except (OSError, ValueError):  # ValueError: the path contains a NUL
             return []
 
 
 def evidence_file(folder: Path, name: str) -> Path:
-    """Return the file of an evidence bundle in a run's folder, which may not exist yet."""
+    """Return the path of an evidence bundle in a run's folder; it may not exist yet."""
     return folder / f"evidence-{name}.zip"
 
 
 def new_profile(folder: Path) -> Path:
-    """Return the file of the next profile in a run's folder; remove the oldest ones, and parts.
+    """Return the path of the next profile in a run's folder, and remove files to make room.
 
-    Only one profile may be written at a time.
+    The oldest profiles and incomplete ones are removed. So only one profile may be written at a
+    time.
 
     Raises
     ------
     OSError
-        The folder cannot be read, or one cannot be removed.
+        The folder cannot be read, or a file cannot be removed.
     """
-    found: dict[int, Path] = {}
+    profiles: dict[int, Path] = {}
     for path in folder.iterdir():
         if match := _PROFILE.fullmatch(path.name):
-            found[int(match[1])] = path
+            profiles[int(match[1])] = path
         elif _PROFILE.fullmatch(path.name.removesuffix(".part")):
-            path.unlink(missing_ok=True)  # of a kernel that ended while it wrote
-    for number in sorted(found)[: -(MAX_PROFILES - 1)]:
-        found[number].unlink(missing_ok=True)
-    return folder / f"profile-{max(found, default=0) + 1}.json.gz"
+            path.unlink(missing_ok=True)  # its kernel ended while it wrote the file
+    for number in sorted(profiles)[: -(MAX_PROFILES - 1)]:
+        profiles[number].unlink(missing_ok=True)
+    return folder / f"profile-{max(profiles, default=0) + 1}.json.gz"
 
 
 def evidence_files(folder: Path) -> list[Path]:
-    """Return the evidence bundles in a run's folder, the newest first."""
+    """Return the paths of the evidence bundles in a run's folder, the newest first."""
     try:
         paths = [path for path in folder.iterdir() if _EVIDENCE.fullmatch(path.name)]
     except OSError:

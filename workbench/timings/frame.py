@@ -1,4 +1,4 @@
-"""Timings as tables of pandas and Arrow."""
+"""Timings as tables for pandas and Arrow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.errors import UsageError
 from workbench.timings.buffers import is_timed, number_buffers, service_times
 from workbench.timings.derive import bus_factor, columns
 from workbench.timings.groups import group_names
-from workbench.timings.logged import NOTHING, Logged, add_columns
+from workbench.timings.logged import NOTHING, LoggedTable, add_columns
 from workbench.timings.source import TimingsSource
 from workbench.timings.store import CollectiveRecord, Rows, peers
 from workbench.wire.record import TICK_NS, TIMES
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_OF_LAYOUT = {
+_LAYOUT_FIELDS = {
     "name": "names",
     "kind": "kinds",
     "by": "by",
@@ -33,6 +33,7 @@ _OF_LAYOUT = {
     "bytes": "sizes_bytes",
     "tensors": "tensors",
 }
+"""The columns that are fields of `Layout`, and the names of these fields."""
 _SPANS = {
     "queued": ("submitted", "responded"),
     "copy_in": ("responded", "began"),
@@ -40,11 +41,12 @@ _SPANS = {
     "copy_out": ("ended", "finished"),
     "duration": ("submitted", "finished"),
 }
-"""Parts of a collective, from one of its `TIMES` to another."""
+"""Parts of a collective: the first and the last of its `TIMES` that each part lies between."""
 _UNITS = {"_us": "microseconds", "_gbps": "10^9 bits per second"}
+"""Units of columns, by the ending of their name."""
 
 
-def iterations(rows: Rows, logged: Logged = NOTHING) -> pd.DataFrame:
+def iterations(rows: Rows, logged: LoggedTable = NOTHING) -> pd.DataFrame:
     """Return the table of `TimingsQueries.to_frame`."""
     import pandas as pd
 
@@ -53,33 +55,35 @@ def iterations(rows: Rows, logged: Logged = NOTHING) -> pd.DataFrame:
 
 
 def arrivals(rows: Rows) -> pd.DataFrame:
-    """Return one row per iteration and rank: when its gradients were ready.
+    """Return one row per iteration and rank: when the rank's gradients were ready.
 
-    Columns: iteration, rank; first_us and last_us, when it submitted its first and its last
-    collective, counted from the first arrival in the table; late_us, the delay of the last
-    one after the earliest rank; all on the kernel's clock, known to +- uncertainty_us. NaN if
-    the rank's clock is unknown, or nothing was reduced.
+    Columns: iteration, rank; first_us and last_us, the times at which the rank submitted its first
+    and its last collective, since the first submission in the table; late_us, how much later
+    it submitted the last collective than the earliest rank did; uncertainty_us. The times are on
+    the kernel's clock, and accurate to +- uncertainty_us. They are NaN if the rank's clock is
+    unknown, or nothing was reduced.
     """
     import pandas as pd
 
-    known = np.isfinite(rows["uncertainty_ns"]) & (rows["done_ns"] > 0)
+    is_known = np.isfinite(rows["uncertainty_ns"]) & (rows["done_ns"] > 0)
     started = rows["start_ns"] + rows["offset_ns"]
-    first, last = started + rows["first_ns"], started + rows["last_ns"]
-    begin = first[known].min() if known.any() else 0
-    _, place = np.unique(rows["iteration"], return_inverse=True)
-    earliest = np.full(place.max() + 1 if len(place) else 0, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, place[known], last[known])
+    first = started + rows["first_ns"]
+    last = started + rows["last_ns"]
+    begin = first[is_known].min() if is_known.any() else 0
+    _, group = np.unique(rows["iteration"], return_inverse=True)
+    earliest = np.full(group.max() + 1 if len(group) else 0, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, group[is_known], last[is_known])
     figures = {
         "first_us": first - begin,
         "last_us": last - begin,
-        "late_us": last - earliest[place],
+        "late_us": last - earliest[group],
         "uncertainty_us": rows["uncertainty_ns"],
     }
     frame = pd.DataFrame(
         {
             "iteration": rows["iteration"],
             "rank": rows["rank"],
-            **{name: np.where(known, value / 1e3, np.nan) for name, value in figures.items()},
+            **{name: np.where(is_known, value / 1e3, np.nan) for name, value in figures.items()},
         }
     )
     return frame.sort_values(["iteration", "rank"], ignore_index=True)
@@ -88,25 +92,27 @@ def arrivals(rows: Rows) -> pd.DataFrame:
 def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
     """Return one row per iteration, rank and collective.
 
-    Columns: iteration (-1 outside of iterations), cell, rank, name, kind, by, library (what
-    transferred it, such as "GLOO_ALLREDUCE"; empty if unknown), process_set, ranks, bytes,
-    tensors. group: the name that the user gave to its group of ranks, such as that of a dimension
-    of a DeviceMesh; without one, the group's ranks; empty for all ranks. peer: the rank to which a
-    send goes, or from which a receive comes; -1 if unknown, and for collectives.
+    Columns: iteration (-1 outside of iterations), cell, rank, name, kind, by, library (which
+    transferred the collective, such as "GLOO_ALLREDUCE"; empty if unknown), process_set, ranks,
+    bytes, tensors. group: the name that the user gave to the group of ranks, for example to a
+    dimension of a DeviceMesh; a group without a name shows its ranks, and the group of all ranks is
+    empty. peer: the rank that receives a send, or that sent what is received; -1 if unknown, and
+    for collectives.
 
     Times in us since the start of the iteration: submitted_us; responded_us, when all ranks
-    had submitted it, and with NCCL the rank's GPU had computed it; began_us and ended_us of
-    the transfer; finished_us. Between them: queued_us (until the response: slower ranks, earlier
-    buffers, negotiation), copy_in_us, transfer_us, copy_out_us, and duration_us in total. If the
-    library is unknown, only submitted_us, finished_us and duration_us are known. With NCCL and
-    HOROVOD_ENABLE_ASYNC_COMPLETION=1 it is, and finished_us is when the GPU's work was queued.
+    had submitted the collective, and with NCCL the rank's GPU had computed it; began_us and
+    ended_us of the transfer; finished_us. Between them: queued_us (until the response: slower
+    ranks, earlier buffers, negotiation), copy_in_us, transfer_us, copy_out_us, and duration_us in
+    total. If the library is unknown, only submitted_us, finished_us and duration_us are known. With
+    NCCL and HOROVOD_ENABLE_ASYNC_COMPLETION=1 the library is unknown, and finished_us is when the
+    GPU's work was queued.
 
-    buffer: collectives of an iteration with the same number travelled together; service_us, the
-    transfer of the buffer on the rank that waited least in it, and its busbw_gbps, NaN if not
-    all ranks have reported. For DDP service_us is an upper bound.
+    buffer: collectives of an iteration with the same number travelled together. service_us is the
+    duration of the buffer's transfer on the rank that waited least in it, and busbw_gbps the
+    bandwidth; both are NaN if not all ranks have reported. For DDP, service_us is an upper bound.
 
-    Of torch.distributed's point-to-point, reduce_scatter and functional collectives,
-    finished_us is when the wait for them has ended, an upper bound.
+    For point-to-point, reduce_scatter and functional collectives of torch.distributed, finished_us
+    is an upper bound: the end of the wait for them.
     """
     import pandas as pd
 
@@ -114,16 +120,19 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
     names = group_names(records)
     frame["group"] = frame["group"].where(frame["group"] != "", frame["process_set"].map(names))
     frame["group"] = frame["group"].fillna("")
-    times = [_ticks(item) for item in records]
+    times = [_ticks(record) for record in records]
     every = np.hstack(times) if times else np.empty((len(TIMES), 0))
-    timed = _joined([is_timed(item.layout) for item in records]).astype(bool)
+    timed = _joined([is_timed(record.layout) for record in records]).astype(bool)
     for name, column in zip(TIMES, every * (TICK_NS / 1e3), strict=True):
-        known = timed | (name in {"submitted", "finished"})
-        frame[f"{name}_us"] = np.where(known, column, np.nan)
+        is_known = timed | (name in {"submitted", "finished"})
+        frame[f"{name}_us"] = np.where(is_known, column, np.nan)
     for name, (begin, end) in _SPANS.items():
         frame[f"{name}_us"] = frame[f"{end}_us"] - frame[f"{begin}_us"]
     frame["buffer"] = _joined(
-        [number_buffers(own, item.layout) for own, item in zip(times, records, strict=True)]
+        [
+            number_buffers(record_times, record.layout)
+            for record_times, record in zip(times, records, strict=True)
+        ]
     )
     frame["service_us"] = _joined(_services(records, times)) * (TICK_NS / 1e3)
     together = frame.groupby(["cell", "iteration", "rank", "buffer"])["bytes"].transform("sum")
@@ -135,41 +144,44 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
 
 
 def _descriptions(records: list[CollectiveRecord]) -> dict[str, Any]:
-    """Return the columns that say which collective each row is."""
-    counts = [len(item.record.submitted) for item in records]
+    """Return the columns that identify the collective of each row."""
+    counts = [len(record.record.submitted) for record in records]
     return {
-        "iteration": np.repeat([item.iteration for item in records], counts),
-        "cell": np.repeat([item.record.cell for item in records], counts),
-        "rank": np.repeat([item.rank for item in records], counts),
+        "iteration": np.repeat([record.iteration for record in records], counts),
+        "cell": np.repeat([record.record.cell for record in records], counts),
+        "rank": np.repeat([record.rank for record in records], counts),
         **{
-            column: [value for item in records for value in getattr(item.layout, field)]
-            for column, field in _OF_LAYOUT.items()
+            column: [value for record in records for value in getattr(record.layout, field)]
+            for column, field in _LAYOUT_FIELDS.items()
         },
     }
 
 
-def arrow_table(run: TimingsSource, what: str) -> pa.Table:
+def arrow_table(run: TimingsSource, table_name: str) -> pa.Table:
     """Return the iterations or the collectives of `run`; see `TimingsQueries.to_arrow`."""
     import pyarrow as pa
 
-    if what == "iterations":
+    if table_name == "iterations":
         rows = run.rows()
         rows = rows[np.lexsort((rows["rank"], rows["iteration"]))]
-        given: Any = add_columns(columns(rows), run.logged())
-    elif what == "collectives":
-        given = collectives(run.records())
+        table: Any = add_columns(columns(rows), run.logged())
+    elif table_name == "collectives":
+        table = collectives(run.records())
     else:
-        raise UsageError(f"to_arrow({what!r}): no such table. Write 'iterations' or 'collectives'.")
-    # from_pandas makes NaN, an unknown figure, null
-    arrays = [pa.array(given[name], from_pandas=True) for name in given]
+        raise UsageError(
+            f"to_arrow({table_name!r}): no such table. Write 'iterations' or 'collectives'."
+        )
+    # unknown figures are NaN; from_pandas converts NaN to null
+    arrays = [pa.array(table[name], from_pandas=True) for name in table]
     fields = [
         pa.field(name, array.type, metadata=_unit(name))
-        for name, array in zip(given, arrays, strict=True)
+        for name, array in zip(table, arrays, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _unit(name: str) -> dict[str, str] | None:
+    """Return the metadata of a column: its unit, if it has one."""
     unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
     if name == "bytes":
         unit = "bytes"
@@ -180,25 +192,32 @@ def _services(
     records: list[CollectiveRecord], times: list[npt.NDArray[np.int64]]
 ) -> list[npt.NDArray[np.float64]]:
     """Return the service times of each record's collectives; NaN where ranks are missing."""
-    found = [np.full(own.shape[1], np.nan) for own in times]
+    services = [np.full(record_times.shape[1], np.nan) for record_times in times]
     groups: dict[Any, list[int]] = {}
-    for place, item in enumerate(records):
-        if item.iteration >= 0:
-            one = item.layout  # messages of two ranks may have the same name
-            key = item.iteration, one.names, one.kinds, one.process_sets, one.peers
-            groups.setdefault(key, []).append(place)
-    for places in groups.values():
-        first = records[places[0]]
-        if len(places) == peers(first.layout, first.record.world_size)[1]:
-            service = service_times(np.stack([times[place] for place in places]), first.layout)
-            for place in places:
-                found[place] = service
-    return found
+    for index, record in enumerate(records):
+        if record.iteration >= 0:
+            layout = record.layout
+            # messages of two ranks may have the same name: the peers distinguish them
+            key = (
+                record.iteration,
+                layout.names,
+                layout.kinds,
+                layout.process_sets,
+                layout.peers,
+            )
+            groups.setdefault(key, []).append(index)
+    for indices in groups.values():
+        first = records[indices[0]]
+        if len(indices) == peers(first.layout, first.record.world_size)[1]:
+            service = service_times(np.stack([times[index] for index in indices]), first.layout)
+            for index in indices:
+                services[index] = service
+    return services
 
 
-def _ticks(item: CollectiveRecord) -> npt.NDArray[np.int64]:
+def _ticks(record: CollectiveRecord) -> npt.NDArray[np.int64]:
     """Return the times of a record's collectives, of shape (TIMES, collectives)."""
-    return np.array([getattr(item.record, name) for name in TIMES], np.int64)
+    return np.array([getattr(record.record, name) for name in TIMES], np.int64)
 
 
 def _joined(parts: list[Any]) -> npt.NDArray[Any]:

@@ -1,21 +1,21 @@
-"""Who waited for whom: when each rank submitted the last collective of an iteration.
+"""Computes which ranks waited: when each rank submitted the last collective of an iteration.
 
-A collective ends on all ranks at the same time, after the last rank has submitted it. So if a
-rank's last collective took longer than that of the last rank, the rank waited for the
-difference. This needs no clocks, but a rank that is busy sees the end too late: its waiting is
-limited by the time during which its training was stopped. If the clocks are known and the
-ranks' submissions are further apart than the clocks' uncertainty, the clocks are used.
+A collective ends on all ranks at the same time, after the last rank has submitted it. If a
+rank's last collective took longer than the last rank's, the rank waited for the difference.
+This comparison needs no clocks, but a busy rank sees the end too late. So the waiting of a rank is
+limited to the time during which its training was stopped. If the clocks are known and the ranks'
+submissions are further apart than the clocks' uncertainty, the clocks are used.
 
 A rank may also wait earlier in the iteration: for an averaged loss, at a barrier, in the step of
-another optimizer. All ranks stop there equally often, and the last rank hardly waits. So a rank
-waited there for the time by which it was stopped longer than the rank that was stopped for the
-shortest time. This is too little if several ranks are late in turn in one iteration.
+another optimizer. All ranks stop there equally often, and the last rank hardly waits. So the
+waiting of a rank is the time that it was stopped beyond the shortest stop among the ranks. This
+estimate is too low if several ranks are late in turn in one iteration.
 
-What is left of the time in which training was stopped is transfer or queueing. From the last
-submission of the last rank on, all ranks wait for the same transfers. The last rank has stopped
-for these and no others, so the transfer time of the rank with the shortest is that of all that
-have stopped. A rank that computes on stops for less. The rest is queueing: negotiation, the
-backend's cycles, and copies into and out of buffers.
+The rest of the time during which training was stopped is transfer or queueing. After the last
+submission of the last rank, all ranks wait for the same transfers. The last rank has stopped only
+for these transfers. So the shortest transfer time of any rank applies to all ranks that have
+stopped. A rank that continues to compute stops for less. The remainder is queueing: negotiation,
+the backend's cycles, and copies into and out of buffers.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ class Lateness:
     rows
         The rows of the iterations.
     places
-        The index of each of them in the rows that were given.
+        The index of each of these rows among the rows that `lateness` received.
     late_us
         Delay of the rank's last submission after the first rank: 0 or more.
     waited_us
-        How long the rank's training was stopped because of the last rank: how much later than
-        this one it submitted its gradients, as far as training was stopped. If all ranks had been
-        as early as this one, it would have been stopped for so much less.
+        How long the rank's training was stopped because of the last rank. This is how much later
+        the last rank submitted its gradients, limited to the time that the training was stopped.
+        If all ranks had been as early as this rank, its training would have been stopped for so
+        much less time.
     transfer_us
-        How long it was stopped for transfers after that; NaN in iterations with unknown ones.
+        How long the rank was stopped for transfers after that; NaN in iterations with unknown
+        transfers.
     uncertainty_us
         Uncertainty of the difference of two ranks, per iteration; NaN if clocks were not used.
     service_us
@@ -79,29 +81,38 @@ class Lateness:
 
 
 def behind(values: Matrix) -> Matrix:
-    """Return the difference of each value from the median of the other values of its row."""
+    """Return the difference of each value from the median of the other values of its row.
+
+    Examples
+    --------
+    >>> behind(np.array([[1.0, 2.0, 9.0]])).tolist()
+    [[-4.5, -3.0, 7.5]]
+    """
     n = values.shape[1]
     order = np.argsort(values, axis=1)
-    place = np.argsort(order, axis=1)
+    position = np.argsort(order, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
     # without the column itself, the values after it move up by one
     low, high = (
-        np.take_along_axis(ordered, k + (place <= k).astype(np.intp), axis=1)
+        np.take_along_axis(ordered, k + (position <= k).astype(np.intp), axis=1)
         for k in ((n - 2) // 2, (n - 1) // 2)
     )
     return np.asarray(values - (low + high) / 2)
 
 
 def lateness(rows: Rows) -> Iterator[Lateness]:
-    """Yield the complete iterations of `rows`, separately by process set and number of ranks."""
+    """Yield the lateness in complete iterations, by process set and number of ranks."""
     order = np.lexsort((rows["rank"], rows["process_set"], rows["iteration"]))
-    # who waits for a message waits for one rank, not for the last one
+    # a rank that waits for a message waits for its sender, not for the last rank
     order = order[rows["messages_ns"][order] == 0]
-    of_iteration, of_set = rows["iteration"][order], rows["process_set"][order]
-    begins = (np.diff(of_iteration, prepend=-1) != 0) | (np.diff(of_set, prepend=-1) != 0)
+    iteration_numbers = rows["iteration"][order]
+    set_numbers = rows["process_set"][order]
+    begins = np.diff(iteration_numbers, prepend=-1) != 0
+    begins |= np.diff(set_numbers, prepend=-1) != 0
     start = np.flatnonzero(begins)
     counts = np.diff(start, append=len(order))
-    sizes, sets = peers_of(rows)[order[start]], of_set[start]
+    sizes = peers_of(rows)[order[start]]
+    sets = set_numbers[start]
     complete = counts == sizes
     for size, number in sorted(set(zip(sizes[complete], sets[complete], strict=True))):
         first = start[complete & (sizes == size) & (sets == number)]
@@ -110,11 +121,12 @@ def lateness(rows: Rows) -> Iterator[Lateness]:
 
 
 def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
-    known = np.asarray((rows["done_ns"] > 0).all(axis=1, keepdims=True))
+    is_timed = np.asarray((rows["done_ns"] > 0).all(axis=1, keepdims=True))
     stopped = np.minimum(rows["stopped_ns"], rows["exposed_ns"])
     unmarked = np.maximum(rows["communication_ns"] - stopped, 0)
-    spent = np.where(known, rows["done_ns"] - rows["last_ns"], unmarked)
-    stopped, at_last = stopped / 1e3, (rows["exposed_ns"] - stopped) / 1e3
+    spent = np.where(is_timed, rows["done_ns"] - rows["last_ns"], unmarked)
+    at_last = (rows["exposed_ns"] - stopped) / 1e3
+    stopped = stopped / 1e3
     waited = np.minimum((spent - spent.min(axis=1, keepdims=True)) / 1e3, at_last)
     late = waited.max(axis=1, keepdims=True) - waited
     service = spent.min(axis=1) / 1e3
@@ -122,37 +134,38 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
     skew = (arrived - arrived.min(axis=1, keepdims=True)) / 1e3
     # the errors of two ranks may have opposite signs
     doubt = np.sort(rows["uncertainty_ns"], axis=1)[:, -2:].sum(axis=1) / 1e3
-    clear = known[:, 0] & (skew.max(axis=1) > doubt)
-    most = skew + np.where(known[:, 0], doubt, np.inf)[:, np.newaxis]
-    late = np.where(clear[:, np.newaxis], skew, np.minimum(late, most))
+    clear = is_timed[:, 0] & (skew.max(axis=1) > doubt)
+    upper_bound = skew + np.where(is_timed[:, 0], doubt, np.inf)[:, np.newaxis]
+    late = np.where(clear[:, np.newaxis], skew, np.minimum(late, upper_bound))
     uncertainty = np.where(clear, doubt, np.nan)
-    # a rank that computes on may see the end late: the first rank that saw it counts
+    # a rank that continues to compute may see the end late, so the first rank to see it counts
     ended = (arrived - rows["last_ns"] + rows["done_ns"]).min(axis=1)
     most_service = np.maximum(0.0, ended - arrived.max(axis=1)) / 1e3 + doubt
-    service = np.where(known[:, 0], np.fmin(service, most_service), service)
+    service = np.where(is_timed[:, 0], np.fmin(service, most_service), service)
     waited = np.minimum(late.max(axis=1, keepdims=True) - late, at_last)
     waited += stopped - stopped.min(axis=1, keepdims=True)
     late += stopped.max(axis=1, keepdims=True) - stopped
-    rest = np.maximum(rows["exposed_ns"] / 1e3 - waited, 0)
-    own = np.minimum(rows["transfer_ns"] / 1e3, rest)
-    stopped_too = rest >= rest.max(axis=1, keepdims=True) / 2
-    shortest = np.where(stopped_too, own, np.inf).min(axis=1, keepdims=True)
-    transfer = np.minimum(own, shortest)
+    transfer_or_queueing = np.maximum(rows["exposed_ns"] / 1e3 - waited, 0)
+    rank_transfer = np.minimum(rows["transfer_ns"] / 1e3, transfer_or_queueing)
+    stopped_too = transfer_or_queueing >= transfer_or_queueing.max(axis=1, keepdims=True) / 2
+    shortest = np.where(stopped_too, rank_transfer, np.inf).min(axis=1, keepdims=True)
+    transfer = np.minimum(rank_transfer, shortest)
     transfer[~has_flag(rows, Flag.TRANSFERS_SEEN).all(axis=1)] = np.nan
     return Lateness(rows, places, late, waited, transfer, uncertainty, service)
 
 
 class ExposedParts(NamedTuple):
-    """What each row's rank waited for while its training was stopped, in microseconds.
+    """The parts of the time during which each row's training was stopped, in microseconds.
 
-    All are 0 if it was not stopped.
+    All parts are 0 if it was not stopped.
 
     Attributes
     ----------
     waiting_us
-        For the last rank; NaN without rows of all ranks.
+        Waiting for the last rank; NaN if the rows of some ranks are missing.
     queued_us, transfer_us
-        In queues, and for transfers; NaN if these or the rows of all ranks are unknown.
+        Time in queues and in transfers; NaN if transfers are unknown or the rows of some ranks are
+        missing.
     """
 
     waiting_us: npt.NDArray[np.float64]
@@ -161,11 +174,11 @@ class ExposedParts(NamedTuple):
 
 
 def exposed_parts(rows: Rows, rings: Iterable[Lateness]) -> ExposedParts:
-    """Return the parts of the exposed time of each row; `rings` are their `lateness`."""
+    """Return the parts of the exposed time of each row; `rings` is the `lateness` of the rows."""
     waiting, transfer = np.full((2, len(rows)), np.nan)
-    for found in rings:
-        waiting[found.places] = found.waited_us
-        transfer[found.places] = found.transfer_us
+    for ring in rings:
+        waiting[ring.places] = ring.waited_us
+        transfer[ring.places] = ring.transfer_us
     never = rows["exposed_ns"] == 0
     waiting[never] = transfer[never] = 0
     queued = np.maximum(rows["exposed_ns"] / 1e3 - waiting - transfer, 0)

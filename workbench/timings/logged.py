@@ -12,30 +12,38 @@ import numpy.typing as npt
 from workbench.wire.logged_values import LoggedValues
 
 VALUE = np.dtype([("iteration", "i8"), ("rank", "i4"), ("name", "i4"), ("value", "f8")])
-"""A logged value; `name` is the place of its name among all names."""
+"""A logged value; `name` is the index of its name among all names."""
 MAX_VALUES = 1 << 20
-"""Values kept in memory (32 MB); the older half is deleted when this limit is reached."""
+"""Maximum number of values in memory (32 MB). Beyond it, the older half is deleted."""
 MAX_NAMES = 64
-"""Most names of all ranks together, each of which a table has a column for."""
+"""Maximum number of names of all ranks together, because a table has a column for each name."""
 _STORED = np.dtype(
     [("cell", "i8"), ("index", "i8"), ("rank", "i4"), ("name", "i4"), ("value", "f8")]
 )
-_OF_RUN = -1
-"""The cell of values whose index is the number of their iteration in the run."""
+_WHOLE_RUN = -1
+"""The `cell` of values with an `index` that counts the iterations of the whole run."""
 _TAIL = 4096
+"""How many of the last values `LoggedStore.since` reads at first."""
 
 Values = npt.NDArray[Any]
 
 
-class Logged(NamedTuple):
+class LoggedTable(NamedTuple):
     """Logged values, in order of arrival.
 
     Attributes
     ----------
     names
-        All names, in the order in which they were first logged.
+        All names, in the order of their first values.
     values
-        Of the type `VALUE`.
+        An array of the type `VALUE`.
+
+    Examples
+    --------
+    >>> values = np.array([(0, 0, 0, 0.5), (2, 0, 0, 0.25)], VALUE)
+    >>> logged = LoggedTable(("loss",), values)
+    >>> {name: c.tolist() for name, c in logged.columns(np.arange(3), np.zeros(3)).items()}
+    {'loss': [0.5, nan, 0.25]}
     """
 
     names: tuple[str, ...] = ()
@@ -44,26 +52,27 @@ class Logged(NamedTuple):
     def columns(
         self, iterations: npt.NDArray[Any], ranks: npt.NDArray[Any]
     ) -> dict[str, npt.NDArray[np.float64]]:
-        """Return the values of rows, a column for each name; NaN where none was logged."""
-        found = {name: np.full(len(iterations), np.nan) for name in self.names}
+        """Return the values of rows, with a column for each name; NaN where nothing was logged."""
+        columns = {name: np.full(len(iterations), np.nan) for name in self.names}
         if not len(iterations) or not len(self.values):
-            return found
+            return columns
         keys = _keys(iterations, ranks)
         order = np.argsort(keys, kind="stable")
-        wanted = _keys(self.values["iteration"], self.values["rank"])
-        place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-        known = keys[order[place]] == wanted
-        for number, column in enumerate(found.values()):
-            own = known & (self.values["name"] == number)
-            column[order[place[own]]] = self.values["value"][own]  # of several, the last counts
-        return found
+        value_keys = _keys(self.values["iteration"], self.values["rank"])
+        position = np.minimum(np.searchsorted(keys[order], value_keys), len(keys) - 1)
+        has_row = keys[order[position]] == value_keys
+        for number, column in enumerate(columns.values()):
+            chosen = has_row & (self.values["name"] == number)
+            # if an iteration has several values, the last one counts
+            column[order[position[chosen]]] = self.values["value"][chosen]
+        return columns
 
 
-NOTHING = Logged()
+NOTHING = LoggedTable()
 
 
-def add_columns(table: dict[str, Any], logged: Logged) -> dict[str, Any]:
-    """Return a table of iterations with the columns of `logged`, whose names may be changed."""
+def add_columns(table: dict[str, Any], logged: LoggedTable) -> dict[str, Any]:
+    """Return a table of iterations with the columns of `logged`, renamed if the table has them."""
     columns = logged.columns(table["iteration"], table["rank"])
     return table | {
         f"logged_{name}" if name in table else name: column for name, column in columns.items()
@@ -71,14 +80,15 @@ def add_columns(table: dict[str, Any], logged: Logged) -> dict[str, Any]:
 
 
 def _keys(iterations: npt.NDArray[Any], ranks: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return one number for each pair of iteration and rank."""
     return np.asarray((iterations.astype(np.int64) << 32) + ranks.astype(np.int64))
 
 
 class LoggedStore:
     """Logged values in memory, in order of arrival; thread-safe.
 
-    They arrive before the records of their iterations: the iterations of a cell have numbers when
-    its first record has arrived.
+    The values arrive before the records of their iterations. The iterations of a cell have numbers
+    only after the first record of the cell has arrived.
 
     Parameters
     ----------
@@ -92,45 +102,47 @@ class LoggedStore:
         self._names: dict[str, int] = {}
         self._values = np.empty(1024, _STORED)
         self._count = 0
-        self._forgotten = 0
+        self._deleted = 0
         self._refused: dict[str, None] = {}
 
     @property
     def total(self) -> int:
-        """Number of values that were added, with those that memory no longer has."""
+        """Number of values that were added, including values that are no longer in memory."""
         with self._lock:
-            return self._forgotten + self._count
+            return self._deleted + self._count
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Names whose values are not kept, because there are too many names; the first ones."""
+        """The first names that exceeded `MAX_NAMES`, so that their values are not kept."""
         return tuple(self._refused)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, in the order in which they were first logged."""
+        """All names, in the order of their first values."""
         return tuple(self._names)
 
     def add(self, rank: int, logged: LoggedValues) -> None:
-        """Append what a rank has sent."""
+        """Append the values that a rank has sent."""
         with self._lock:
             numbers = [self._number(name) for name in logged.names]
             columns = zip(logged.iterations, numbers, logged.values, strict=True)
-            self._append([(logged.cell, index, rank, *one) for index, *one in columns])
+            self._append(
+                [(logged.cell, index, rank, number, value) for index, number, value in columns]
+            )
 
-    def restore(self, logged: Logged) -> None:
-        """Append what an earlier kernel has stored."""
+    def restore(self, logged: LoggedTable) -> None:
+        """Append the values that an earlier kernel has stored."""
         with self._lock:
             numbers = [self._number(name) for name in logged.names]
             self._append(
                 [
-                    (_OF_RUN, iteration, rank, numbers[name], value)
+                    (_WHOLE_RUN, iteration, rank, numbers[name], value)
                     for iteration, rank, name, value in logged.values.tolist()
                 ]
             )
 
     def _number(self, name: str) -> int:
-        """Return the number of a name; -1 if there are too many."""
+        """Return the number of a name; -1 if there are too many names."""
         if name not in self._names and len(self._names) >= MAX_NAMES:
             if len(self._refused) < MAX_NAMES:
                 self._refused.setdefault(name)
@@ -139,57 +151,58 @@ class LoggedStore:
 
     def _append(self, rows: list[tuple[Any, ...]]) -> None:
         new = np.array([row for row in rows if row[3] >= 0], _STORED)
-        if (discarded := len(new) - MAX_VALUES // 2) > 0:  # with all earlier ones
+        if (discarded := len(new) - MAX_VALUES // 2) > 0:  # all earlier values are deleted, too
             new = new[discarded:]
-            self._forgotten += self._count + discarded
+            self._deleted += self._count + discarded
             self._count = 0
         if self._count + len(new) > MAX_VALUES:
             half = self._count // 2
             self._values[: self._count - half] = self._values[half : self._count].copy()
             self._count -= half
-            self._forgotten += half
+            self._deleted += half
         if (end := self._count + len(new)) > len(self._values):
             self._values = np.concatenate([self._values, np.empty(end, _STORED)])
         self._values[self._count : end] = new
         self._count = end
 
-    def read(self, start: int = 0, most: int | None = None) -> tuple[int, Logged]:
-        """Return the values from index `start` on whose iteration is known, after the last index.
+    def read(self, start: int = 0, max_values: int | None = None) -> tuple[int, LoggedTable]:
+        """Return the end index, and the values from index `start` on with known iterations.
 
         Parameters
         ----------
         start
             Counted from the first value that was added.
-        most
-            Most values to read; all by default.
+        max_values
+            Maximum number of values to read; all by default.
         """
         first_of_cell = self._first_of_cell()
         with self._lock:
-            begin = max(start, self._forgotten)
-            first = begin - self._forgotten
-            end = self._count if most is None else min(first + most, self._count)
+            begin = max(start, self._deleted)
+            first = begin - self._deleted
+            end = self._count if max_values is None else min(first + max_values, self._count)
             rows = self._values[first:end].copy()
             names = tuple(self._names)
-        later = np.flatnonzero(rows["cell"] > max(first_of_cell, default=_OF_RUN))
+        later = np.flatnonzero(rows["cell"] > max(first_of_cell, default=_WHOLE_RUN))
         rows = rows[: later[0]] if len(later) else rows
-        return begin + len(rows), Logged(names, _numbered(rows, first_of_cell))
+        return begin + len(rows), LoggedTable(names, _numbered(rows, first_of_cell))
 
-    def since(self, iteration: int) -> Logged:
-        """Return the values of `iteration` and later ones; reads little more than these."""
+    def since(self, iteration: int) -> LoggedTable:
+        """Return the values of `iteration` and later iterations, without reading many others."""
         size = _TAIL
         while True:
-            _, logged = self.read(self._forgotten + self._count - size)
+            _, logged = self.read(self._deleted + self._count - size)
             values = logged.values
             if size >= self._count or values["iteration"].min(initial=iteration) < iteration:
-                return Logged(logged.names, values[values["iteration"] >= iteration])
+                return LoggedTable(logged.names, values[values["iteration"] >= iteration])
             size *= 4
 
 
 def _numbered(rows: Values, first_of_cell: Mapping[int, int]) -> Values:
-    """Return stored rows with the numbers of their iterations, without those of unknown cells."""
-    cells, place = np.unique(rows["cell"], return_inverse=True)
-    before = {_OF_RUN: 0, **first_of_cell}
-    first = np.array([before.get(cell, -1) for cell in cells.tolist()], np.int64)[place]
+    """Return stored rows with the numbers of their iterations, without rows of unknown cells."""
+    cells, cell_index = np.unique(rows["cell"], return_inverse=True)
+    first_iterations = {_WHOLE_RUN: 0, **first_of_cell}
+    first = np.array([first_iterations.get(cell, -1) for cell in cells.tolist()], np.int64)
+    first = first[cell_index]
     values = np.empty(len(rows), VALUE)
     for name in ("rank", "name", "value"):
         values[name] = rows[name]

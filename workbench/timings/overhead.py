@@ -1,7 +1,8 @@
-"""Measures what recording adds to an iteration, by pairs of runs of one cell."""
+"""Measures how much time recording adds to an iteration, by comparing pairs of runs of a cell."""
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -16,10 +17,12 @@ from workbench.ranks import as_int
 from workbench.timings.timings import Timings
 from workbench.wire.cell_cost import CellCost
 
-LEAST_PAIRS = 3
-"""With fewer, an interval says nothing."""
-_LINE = 72
-"""Characters of the progress line, which each later one overwrites."""
+_log = logging.getLogger(__name__)
+
+MIN_PAIRS = 3
+"""Minimum number of pairs; fewer give an interval that is too wide to be useful."""
+_LINE_WIDTH = 72
+"""Width of the progress line in characters, so that each line overwrites the line before it."""
 _COMPARED = (
     "Compared were runs with recording and runs without it, in random order. Both wait for "
     "collectives with pauses, also where the library's own wait polls without any, as after "
@@ -27,19 +30,27 @@ _COMPARED = (
 )
 Values = npt.NDArray[np.float64]
 Run = Callable[[float, bool], tuple[int, list[CellCost]]]
-"""Runs the cell with a time limit in seconds, recorded or not; returns its number and costs."""
+"""Runs the cell with a time limit in seconds and with recording on or off.
+
+Returns the number of the cell, and its costs by rank.
+"""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What recording adds to an iteration, in microseconds.
+    """How much time recording adds to an iteration, in microseconds.
 
     Attributes
     ----------
     mean_us
-        Mean of the differences of the pairs; negative if the runs with recording took less.
+        Mean of the differences of the pairs; negative if the runs with recording took less time.
     low_us, high_us
-        Its 95 % interval, by Student's t distribution.
+        The 95 % interval of the mean, by Student's t distribution.
+
+    Examples
+    --------
+    >>> print(Added(mean_us=120.0, low_us=-30.0, high_us=270.0))
+    +0.120 ms (95 % -0.030 to +0.270 ms)
     """
 
     mean_us: float
@@ -48,33 +59,35 @@ class Added:
 
     def __str__(self) -> str:
         """Return the mean and the interval in milliseconds."""
-        low, high = self.low_us / 1e3, self.high_us / 1e3
+        low = self.low_us / 1e3
+        high = self.high_us / 1e3
         return f"{self.mean_us / 1e3:+.3f} ms (95 % {low:+.3f} to {high:+.3f} ms)"
 
 
 @dataclass(frozen=True, repr=False)
 class Overhead:
-    """What recording costs an iteration of a cell; means over ranks.
+    """The cost of recording per iteration of a cell; means over ranks.
 
-    Times per iteration are those of the whole cell, divided by the number of its iterations.
-    What the cell does outside its iterations is the same with and without recording.
+    Times per iteration are times of the whole cell, divided by the number of its iterations.
+    The work of the cell outside its iterations is the same with and without recording.
 
     Attributes
     ----------
     pairs
-        How many pairs of runs were compared.
+        Number of pairs of runs that were compared.
     iterations
         Number of iterations of one run.
     iteration_us
-        Mean duration of an iteration without recording: of the recorded iterations, less `wall`.
+        Mean duration of an iteration without recording: the mean of the recorded iterations, less
+        `wall`.
     wall
-        Of the time in which the cell's code runs.
+        Added to the time during which the cell's code runs.
     cpu
-        Of the CPU time of all threads of a rank's process, with the sending of its records.
+        Added to the CPU time of all threads of a rank's process, including the sending of records.
     main_thread
-        Of the CPU time of the thread that runs the cell.
+        Added to the CPU time of the thread that runs the cell.
     cpu_us, main_thread_us
-        Those CPU times per iteration, with and without recording.
+        These CPU times per iteration, with and without recording.
     hooked
         Whether models kept a communication hook of DDP in the runs without recording.
     """
@@ -91,7 +104,7 @@ class Overhead:
 
     @property
     def title(self) -> str:
-        """What recording adds to an iteration, in a sentence."""
+        """A sentence on how much time recording adds to an iteration."""
         mean, low, high = (
             100 * value / self.iteration_us
             for value in (self.wall.mean_us, self.wall.low_us, self.wall.high_us)
@@ -101,7 +114,7 @@ class Overhead:
 
     @property
     def notes(self) -> list[str]:
-        """How the figures are to be understood, in sentences."""
+        """Sentences that explain the figures."""
         lines = [
             _COMPARED,
             f"Each time is that of the whole cell, divided by its {self.iterations:,} iterations.",
@@ -124,9 +137,9 @@ class Overhead:
         return "\n".join([self.title, cpu, main, *self.notes])
 
 
-def _cpu_line(what: str, both: tuple[float, float], added: Added) -> str:
+def _cpu_line(label: str, both: tuple[float, float], added: Added) -> str:
     on, off = (value / 1e3 for value in both)
-    return f"{what}: {on:.3f} ms with recording, {off:.3f} ms without, {added}."
+    return f"{label}: {on:.3f} ms with recording, {off:.3f} ms without, {added}."
 
 
 class Measurement:
@@ -134,6 +147,8 @@ class Measurement:
 
     Parameters
     ----------
+    run
+        Runs the cell once.
     timings
         Receives the records of the runs.
     """
@@ -142,21 +157,21 @@ class Measurement:
         self._run_cell = run
         self._timings = timings
         self._numbers: list[int] = []
-        """The cells that were recorded."""
+        """The numbers of the cells that were recorded."""
         self._iterations = 0
 
     def take(self, pairs: int, timeout_s: float) -> Overhead:
-        """Run the pairs, and return what was measured; see `Cluster.measure_overhead`."""
+        """Run the pairs, and return the overhead; see `Cluster.measure_overhead`."""
         count = as_int(pairs)
-        if count is None or count < LEAST_PAIRS:
-            raise UsageError(f"pairs={pairs!r}: must be an integer of {LEAST_PAIRS} or more.")
+        if count is None or count < MIN_PAIRS:
+            raise UsageError(f"pairs={pairs!r}: must be an integer of {MIN_PAIRS} or more.")
         deadline = time.monotonic() + timeout_s
-        _say(
+        _write(
             f"The cell runs up to {2 * count + 1} times: its model continues to train, and its "
             "files are written again.\nInterrupt to stop.\n"
         )
         random = np.random.default_rng()
-        found: list[dict[bool, list[CellCost]]] = []
+        measured: list[dict[bool, list[CellCost]]] = []
         try:
             began = time.monotonic()
             _progress("a first run, which is not counted")
@@ -165,35 +180,37 @@ class Measurement:
             _check_time(pair_s, deadline, timeout_s)
             for number in range(1, count + 1):
                 left_s = deadline - time.monotonic()
-                if left_s < pair_s and number > LEAST_PAIRS:
+                if left_s < pair_s and number > MIN_PAIRS:
+                    _log.info("the time is up after %d of %d pairs", len(measured), count)
                     break
                 rest_s = min((count - number + 1) * pair_s, left_s)
                 _progress(f"pair {number} of {count}, about {rest_s:.0f} s left")
                 began = time.monotonic()
                 order = random.permutation([True, False]).tolist()
                 try:
-                    found.append({on: self._run(deadline, record=on) for on in order})
+                    measured.append({on: self._run(deadline, record=on) for on in order})
                 except CellTimeout:
-                    if len(found) < LEAST_PAIRS:
+                    if len(measured) < MIN_PAIRS:
                         raise
+                    _log.info("a run timed out after %d of %d pairs", len(measured), count)
                     break
                 pair_s = max(pair_s, time.monotonic() - began)
         except KeyboardInterrupt:  # between two runs
             raise CellInterrupted("the measurement was interrupted; variables are kept") from None
         finally:
             _progress("")
-        return self._evaluate(found)
+        return self._evaluate(measured)
 
     def _run(self, deadline: float, *, record: bool) -> list[CellCost]:
         """Run the cell, and return its cost by rank."""
         number, costs = self._run_cell(max(0.1, deadline - time.monotonic()), record)
         if record:
             self._numbers.append(number)
-            self._count(max(cost.iterations or 0 for cost in costs))
+            self._check_iterations(max(cost.iterations or 0 for cost in costs))
         return costs
 
-    def _count(self, iterations: int) -> None:
-        """Check that each run has the same number of iterations."""
+    def _check_iterations(self, iterations: int) -> None:
+        """Raise `UsageError` unless each run has the same number of iterations, at least one."""
         if not iterations:
             raise no_iterations()
         if iterations != (self._iterations or iterations):
@@ -204,10 +221,10 @@ class Measurement:
             )
         self._iterations = iterations
 
-    def _evaluate(self, found: list[dict[bool, list[CellCost]]]) -> Overhead:
+    def _evaluate(self, measured: list[dict[bool, list[CellCost]]]) -> Overhead:
         def each(name: str, *, on: bool) -> Values:
             """Return a time per iteration in microseconds, by pair."""
-            times = [np.mean([getattr(cost, name) for cost in pair[on]]) for pair in found]
+            times = [np.mean([getattr(cost, name) for cost in pair[on]]) for pair in measured]
             return np.array(times) / self._iterations / 1e3
 
         def added(name: str) -> Added:
@@ -216,10 +233,11 @@ class Measurement:
         def both(name: str) -> tuple[float, float]:
             return float(each(name, on=True).mean()), float(each(name, on=False).mean())
 
-        rows, wall = self._timings.rows(), added("wall_ns")
+        rows = self._timings.rows()
+        wall = added("wall_ns")
         recorded = rows["iteration_ns"][np.isin(rows["cell"], self._numbers[1:])]
         return Overhead(
-            len(found),
+            len(measured),
             self._iterations,
             float(recorded.mean()) / 1e3 - wall.mean_us,
             wall,
@@ -227,19 +245,32 @@ class Measurement:
             added("thread_ns"),
             both("cpu_ns"),
             both("thread_ns"),
-            any(cost.hooked for pair in found for cost in pair[False]),
+            any(cost.hooked for pair in measured for cost in pair[False]),
         )
 
 
 def difference(values: Values) -> Added:
-    """Return the mean of the differences of pairs, and its 95 % interval."""
+    """Return the mean of the differences of pairs, and its 95 % interval.
+
+    Examples
+    --------
+    >>> added = difference(np.array([100.0, 110.0, 120.0]))
+    >>> round(added.mean_us), round(added.low_us), round(added.high_us)
+    (110, 85, 135)
+    """
     error = float(values.std(ddof=1)) / math.sqrt(len(values)) * quantile(len(values) - 1)
     mean = float(values.mean())
     return Added(mean, mean - error, mean + error)
 
 
 def quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t distribution, for 2 degrees of freedom or more."""
+    """Return the 97.5 % quantile of Student's t distribution, for 2 degrees of freedom or more.
+
+    Examples
+    --------
+    >>> round(quantile(9), 2)
+    2.26
+    """
     t = np.linspace(0, 10, 100_001)
     density = (1 + t**2 / freedom) ** (-(freedom + 1) / 2)
     scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
@@ -249,10 +280,10 @@ def quantile(freedom: int) -> float:
 
 
 def _check_time(pair_s: float, deadline: float, timeout_s: float) -> None:
-    least_s = LEAST_PAIRS * pair_s
+    least_s = MIN_PAIRS * pair_s
     if time.monotonic() + least_s > deadline:
         raise UsageError(
-            f"timeout={timeout_s:g}: too short, since {LEAST_PAIRS} pairs of runs of this cell "
+            f"timeout={timeout_s:g}: too short, since {MIN_PAIRS} pairs of runs of this cell "
             f"take about {least_s:.0f} s. Allow more time, or measure a cell with fewer iterations."
         )
 
@@ -267,9 +298,9 @@ def no_iterations() -> UsageError:
 
 def _progress(text: str) -> None:
     """Overwrite the progress line; an empty text clears it."""
-    _say(f"\r{f'Measuring: {text}' if text else '':{_LINE}}\r")
+    _write(f"\r{f'Measuring: {text}' if text else '':{_LINE_WIDTH}}\r")
 
 
-def _say(text: str) -> None:
+def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()

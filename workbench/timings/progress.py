@@ -1,4 +1,4 @@
-"""Samples, passes over the data, and what communication has cost so far."""
+"""Samples, passes over the data, and the cost of communication so far."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ _HOUR_NS = 3.6e12
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Figures of a training; NaN where unknown.
+    """Figures on the progress of a training; NaN where unknown.
 
     Attributes
     ----------
     samples_per_s
-        Of all ranks together, from the first dimension of their batches.
+        Samples per second of all ranks together, from the first dimension of their batches.
     epochs
-        Passes over the data of a rank's DataLoader, with the part of the current one.
+        Passes over the data of a rank's DataLoader, including the completed part of the current
+        pass.
     epoch_left_s
         Time to the end of the current pass, at the mean rate.
     exposed_hours
-        Hours in which a rank has waited for gradients: the mean of the ranks.
+        Hours that a rank has waited for gradients: the mean over the ranks.
     communication_cpu_s
         CPU seconds of the backend's threads, per iteration and rank.
+
+    Examples
+    --------
+    >>> print(TrainingProgress(1024.0, 2.5, 90.0, 0.1, 0.002))
+    1,024 samples/s; epoch 2.50, 1.5 min left; 6.0 min lost to exposed communication; 2.00 ms CPU
+    for communication per iteration
     """
 
     samples_per_s: float
@@ -56,41 +63,47 @@ class TrainingProgress:
         return "; ".join(parts)
 
 
-class SoFar:
-    """What adds up over all iterations of a training; `add` receives all rows in their order.
+class RunningTotals:
+    """Totals over all iterations of a training; `add` receives all rows in their order.
 
-    Rows that are added at once may be in any order.
+    Rows that are added with one call may be in any order.
     """
 
     def __init__(self) -> None:
         self._epochs = 0.0
         self._left = np.nan
-        self._rank, self._cell, self._batch = -1, -1, 0
+        self._rank = -1
+        self._cell = -1
+        self._batch = 0
         self._exposed_ns: dict[int, float] = {}
         self._timed = False
 
     def add(self, rows: Rows) -> None:
-        """Add rows of any ranks; passes over the data are those of the lowest rank."""
-        ranks, places = np.unique(rows["rank"], return_inverse=True)
-        exposed_ns = np.bincount(places, rows["exposed_ns"])
+        """Add rows of any ranks; passes over the data are counted on the lowest rank."""
+        ranks, rank_index = np.unique(rows["rank"], return_inverse=True)
+        exposed_ns = np.bincount(rank_index, rows["exposed_ns"])
         for rank, spent_ns in zip(ranks.tolist(), exposed_ns.tolist(), strict=True):
             self._exposed_ns[rank] = self._exposed_ns.get(rank, 0.0) + spent_ns
         self._timed |= not communication_unseen(rows).all()
         lowest = min(self._exposed_ns, default=-1)
-        if lowest != self._rank:  # it has had no row before
-            self._rank, self._epochs, self._cell, self._batch = lowest, 0.0, -1, 0
-        own = rows[(rows["rank"] == lowest) & (rows["batches"] > 0) & (rows["batch"] > 0)]
-        own = own[np.argsort(own["iteration"], kind="stable")]
-        if not len(own):
+        if lowest != self._rank:  # the rank has had no row before
+            self._rank = lowest
+            self._epochs = 0.0
+            self._cell = -1
+            self._batch = 0
+        loads = rows[(rows["rank"] == lowest) & (rows["batches"] > 0) & (rows["batch"] > 0)]
+        loads = loads[np.argsort(loads["iteration"], kind="stable")]
+        if not len(loads):
             return
-        batch = own["batch"].astype(np.float64)
+        batch = loads["batch"].astype(np.float64)
         before = np.concatenate([[self._batch], batch[:-1]])
-        cells = np.concatenate([[self._cell], own["cell"][:-1]])
-        steps = batch - np.where((batch > before) & (own["cell"] == cells), before, 0)
-        self._epochs += float((steps / own["batches"]).sum())
-        self._cell, self._batch = int(own["cell"][-1]), int(batch[-1])
+        cells = np.concatenate([[self._cell], loads["cell"][:-1]])
+        steps = batch - np.where((batch > before) & (loads["cell"] == cells), before, 0)
+        self._epochs += float((steps / loads["batches"]).sum())
+        self._cell = int(loads["cell"][-1])
+        self._batch = int(batch[-1])
         # a batch may be beyond the length that its loader has reported
-        left = max(own["batches"][-1] - batch[-1], 0.0)
+        left = max(loads["batches"][-1] - batch[-1], 0.0)
         self._left = float(left / max(np.median(steps), 1))
 
     def progress(self, rows: Rows) -> TrainingProgress:
@@ -107,30 +120,30 @@ class SoFar:
 
 
 def progress(every: Rows, rows: Rows) -> TrainingProgress:
-    """Return the progress of a training: totals of `every` row, and means of `rows`."""
-    so_far = SoFar()
-    so_far.add(every)
-    return so_far.progress(rows)
+    """Return the progress of a training: totals over the rows `every`, and means over `rows`."""
+    totals = RunningTotals()
+    totals.add(every)
+    return totals.progress(rows)
 
 
 def samples(rows: Rows) -> Column:
-    """Return the samples of each row, NaN if unknown."""
+    """Return the number of samples of each row; NaN if unknown."""
     return np.where(rows["samples"] > 0, rows["samples"], np.nan)
 
 
 def samples_per_s(rows: Rows) -> Column:
-    """Return the samples per second of each row's rank, NaN if unknown."""
+    """Return the samples per second of each row's rank; NaN if unknown."""
     duration = np.where(rows["iteration_ns"] > 0, rows["iteration_ns"], np.nan)
     return np.asarray(samples(rows) / duration * 1e9)
 
 
 def cpu_us(rows: Rows) -> Column:
-    """Return the CPU time of communication of each row in microseconds, NaN if unknown.
+    """Return the CPU time of communication of each row in microseconds; NaN if unknown.
 
-    A rank reads it when it sends records, several at once, which get the mean since the reading
-    before. The first reading of a cell has none before it.
+    A rank reads its CPU time when it sends records, usually of several iterations. Each of them
+    gets the mean since the previous reading. The first reading of a cell has no previous one.
     """
-    found = np.full(len(rows), np.nan)
+    cpu_time_us = np.full(len(rows), np.nan)
     order = np.lexsort((rows["iteration"], rows["cell"], rows["rank"]))
     rank, cell, read = (rows[name][order] for name in ("rank", "cell", "communication_cpu_ns"))
     new = np.ones(len(rows), bool)
@@ -141,23 +154,23 @@ def cpu_us(rows: Rows) -> Column:
         follows = np.concatenate([[False], same[first[1:] - 1]])
         counts = np.diff(np.append(first, len(rows)))
         spent = np.concatenate([[np.nan], np.diff(read[first].astype(np.float64))])
-        known = follows & (spent >= 0) & (read[first] > 0)
-        found[order] = np.where(known, spent / counts / 1e3, np.nan).repeat(counts)
-    return found
+        is_known = follows & (spent >= 0) & (read[first] > 0)
+        cpu_time_us[order] = np.where(is_known, spent / counts / 1e3, np.nan).repeat(counts)
+    return cpu_time_us
 
 
 def _samples_per_s(rows: Rows) -> float:
-    """Return the sum of the ranks' rates; NaN if that of one is unknown."""
-    _, places = np.unique(rows["rank"], return_inverse=True)
-    known, durations = samples(rows), rows["iteration_ns"].astype(np.float64)
-    spent_ns = np.bincount(places, durations)
+    """Return the sum of the ranks' rates; NaN if the rate of any rank is unknown."""
+    _, rank_index = np.unique(rows["rank"], return_inverse=True)
+    sample_counts = samples(rows)
+    spent_ns = np.bincount(rank_index, rows["iteration_ns"].astype(np.float64))
     if not len(rows) or not spent_ns.all():
         return np.nan
-    return float((np.bincount(places, known) / spent_ns).sum() * 1e9)
+    return float((np.bincount(rank_index, sample_counts) / spent_ns).sum() * 1e9)
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration in the unit that suits it."""
+    """Return a duration as text, in hours, minutes or seconds."""
     for unit, length in (("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"
@@ -165,5 +178,6 @@ def _duration(seconds: float) -> str:
 
 
 def _mean(values: Column) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else np.nan
+    """Return the mean of the values that are not NaN."""
+    known_values = values[~np.isnan(values)]
+    return float(known_values.mean()) if len(known_values) else np.nan

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-_SHOWN = 80
-"""Most characters of an argument in an error message."""
+_MAX_SHOWN = 80
+"""Maximum number of characters of an argument in an error message."""
 
 
 class TimingsQueries(TimingsSource):
     """Tables, figures and exports of a `TimingsSource`.
 
-    `Timings` has its rows and records from the ranks, `Run` from the files of a run.
+    `Timings` receives its rows and records from the ranks, `Run` reads them from files.
     """
 
     @abstractmethod
@@ -42,12 +42,11 @@ class TimingsQueries(TimingsSource):
         tensors, algbw_gbps, busbw_gbps, overlap, other_us, copy_us, samples, samples_per_s,
         communication_cpu_us (of the backend's threads). The sum of the phases data, copy, forward,
         backward, exposed, optimizer and other is the iteration. The sum of wait_us (how much
-        later than this rank the last one submitted its gradients), queued_us (negotiation, earlier
+        later than this rank the last rank submitted its gradients), queued_us (negotiation, earlier
         buffers, copies) and transfer_us is exposed_us. With a GPU, the duration and the phases are
-        those of its stream, otherwise of the host's clock. Communication includes all collectives,
-        also those called by the cell itself, with their queueing.
-        Unknown figures are NaN. What the cell logs (`workbench.log`) follows in a column for each
-        name.
+        measured on its stream, otherwise on the CPU's clock. Communication includes all
+        collectives with their queueing, also collectives that the cell itself calls. Unknown
+        figures are NaN. A column for each name that the cell logs (`workbench.log`) follows.
         """
         return frame.iterations(self.rows(), self.logged())
 
@@ -57,35 +56,37 @@ class TimingsQueries(TimingsSource):
         Parameters
         ----------
         first, last
-            Iterations, both included; by default the newest `COLLECTIVES_LIMIT` records.
+            Iterations, both included; by default the newest `MAX_COLLECTIVE_RECORDS` records.
 
         Raises
         ------
         UsageError
-            They are not integers.
+            An iteration is not an integer.
         """
         return frame.collectives(self.records(first, last))
 
     def groups(self, first: int | None = None, last: int | None = None) -> pd.DataFrame:
-        """Return one row per group of ranks with its collectives; see `groups.summarize_groups`.
+        """Return one row per group of ranks that had collectives; see `groups.summarize_groups`.
 
         `first` and `last` are as for `collectives`.
         """
         return groups.summarize_groups(self.collectives(first, last))
 
     def stages(self, first: int | None = None, last: int | None = None) -> pd.DataFrame:
-        """Return one row per iteration and rank of pipelines: for how long its stage was idle.
+        """Return one row per iteration and rank of pipelines, with the idle time of its stage.
 
         Columns: iteration, rank; group, the name of the pipeline's group of ranks; stage, the
-        rank's position in it from 0, of so many stages; microbatches, counted as messages from
-        each stage to the next; ideal_share, the share of idle time if all stages are equally fast,
-        (stages - 1) / (microbatches + stages - 1); iteration_us; idle_us, for how long the rank
-        waited in sends and receives; idle_share of the iteration. What is not known is missing: a
-        stage, if ranks do not send to each other in a chain, or the rank is in several pipelines.
+        rank's position in the pipeline, from 0; stages, the number of stages; microbatches, counted
+        as messages from each stage to the next; ideal_share, the share of idle time if all stages
+        are equally fast, (stages - 1) / (microbatches + stages - 1); iteration_us; idle_us, how
+        long the rank waited in sends and receives; idle_share, its share of the iteration. Unknown
+        values are missing: for example the stage, if the ranks do not send to each other in a
+        chain, or if the rank is in several pipelines.
 
         `first` and `last` are as for `collectives`.
         """
-        rows, records = self.rows(), self.records(first, last)
+        rows = self.rows()
+        records = self.records(first, last)
         if first is not None:
             rows = rows[rows["iteration"] >= first]
         if last is not None:
@@ -93,7 +94,7 @@ class TimingsQueries(TimingsSource):
         return stages.table(rows, records)
 
     def stragglers(self) -> pd.DataFrame:
-        """Return the iterations in which the others waited for one rank or VM, as spans.
+        """Return the spans of iterations where the other ranks waited for one rank or VM.
 
         Columns: rank, phase, excess_us, first_iteration, last_iteration, kind,
         how_often, late_us, uncertainty_us, vm; see `stragglers.Straggler`.
@@ -126,23 +127,23 @@ class TimingsQueries(TimingsSource):
     def collective_totals(self, first: int, last: int) -> totals.CollectiveTotals:
         """Return the cost of each collective in the iterations `first` to `last`, both included.
 
-        Computed from a sample of at most `totals.MAX_RECORDS` of the stored records.
+        The cost is computed from a sample of at most `totals.MAX_RECORDS` stored records.
         """
         return totals.total(self.records(first, last))
 
     def compare(self, other: object) -> Comparison:
-        """Compare another run's figures with these; see `compare.compare`.
+        """Compare the figures of another run with this run; see `compare.compare`.
 
         Raises
         ------
         UsageError
-            `other` is neither timings nor a run, or one of the two has no iteration.
+            `other` is neither timings nor a run, or either of them has no iteration.
         """
         if not isinstance(other, TimingsQueries):
-            given = shortened(repr(other), _SHOWN)
+            argument = shortened(repr(other), _MAX_SHOWN)
             raise UsageError(
-                f"compare({given}): neither timings nor a run. Give cluster.timings, or a run such "
-                "as wb.open_run(name)."
+                f"compare({argument}): neither timings nor a run. Give cluster.timings, or a run "
+                "such as wb.open_run(name)."
             )
         return compare(self.rows(), other.rows(), (str(self), str(other)))
 
@@ -170,11 +171,11 @@ class TimingsQueries(TimingsSource):
         Each rank is a process. Its thread "phases" has a slice per iteration with the phases
         stacked in their usual order, because only their sums are known. The threads
         "collectives" have each collective at its measured time, from submitted to finished, with
-        bytes, bandwidth, and how long it queued, was copied and transferred. The thread
-        "transfers" has each buffer, in which several collectives may travel, with its copies and
-        its transfer. Collectives outside the iterations of a cell (a broadcast before the first, a
-        metric after the last) are in threads of their own. Arrows lead from the rank that
-        submitted the last collective of an iteration last to the ranks that waited.
+        its bytes and bandwidth, and how long it queued, was copied and transferred. The thread
+        "transfers" has each buffer with its copies and its transfer; several collectives may travel
+        in one buffer. Collectives outside the iterations of a cell (a broadcast before the first, a
+        metric after the last) are in threads of their own. Arrows lead from the rank that was the
+        last to submit the last collective of an iteration to the ranks that waited for it.
 
         Parameters
         ----------
@@ -207,11 +208,11 @@ class TimingsQueries(TimingsSource):
     ) -> Path:
         """Write a trace per rank for HolisticTraceAnalysis (``TraceAnalysis(trace_dir=folder)``).
 
-        That tool reads GPU kernels. Here, forward, backward and optimizer represent compute
-        kernels, and collectives represent NCCL's. Its overlap, temporal breakdown, kernel
-        breakdown and stragglers are valid; its analyses of CUDA launches, queues, idle times,
-        memory and critical paths have no data. It leaves out the last iteration, and is slow
-        for more than a few hundred iterations.
+        HolisticTraceAnalysis reads GPU kernels. In these traces, the phases forward, backward and
+        optimizer represent compute kernels, and collectives represent NCCL's kernels. Its overlap,
+        temporal breakdown, kernel breakdown and stragglers are valid; its analyses of CUDA
+        launches, queues, idle times, memory and critical paths have no data. It leaves out the last
+        iteration, and is slow for more than a few hundred iterations.
 
         Parameters
         ----------
@@ -230,7 +231,7 @@ class TimingsQueries(TimingsSource):
         return write(self, folder, iterations, clocks)
 
     def to_tensorboard(self, folder: str | os.PathLike[str], *, per_rank: bool = True) -> Path:
-        """Write scalars per iteration for TensorBoard: a run ``mean``, and one per rank.
+        """Write scalars per iteration for TensorBoard: a run ``mean``, and a run per rank.
 
         Wall times are relative: the last iteration ends at the time of the export.
 

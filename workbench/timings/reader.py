@@ -1,7 +1,8 @@
-"""Reads the files of a run, including damaged or unfinished files as far as possible."""
+"""Reads the files of a run; damaged or unfinished files are read as far as possible."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,14 +23,17 @@ from workbench.timings.arrow_files import (
     RECORD_KEYS,
     ROW_KEYS,
 )
-from workbench.timings.collective_records import COLLECTIVES_LIMIT
+from workbench.timings.collective_records import MAX_COLLECTIVE_RECORDS
 from workbench.timings.folder import FORMAT, RunFolder
-from workbench.timings.logged import NOTHING, VALUE, Logged
+from workbench.timings.logged import NOTHING, VALUE, LoggedTable
 from workbench.timings.samples import RecordedSample
 from workbench.timings.store import ROW, CollectiveRecord, Rows
 from workbench.wire import IterationRecord, Layout
 
+_log = logging.getLogger(__name__)
+
 _Layouts = dict[int, tuple[int, Layout]]
+"""Rank and layout, by the key of the layout in its file."""
 
 
 class RunReader:
@@ -38,7 +42,7 @@ class RunReader:
     Attributes
     ----------
     problems
-        What could not be read so far, and why.
+        Sentences on the data that could not be read so far, with the reasons.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -53,10 +57,10 @@ class RunReader:
             self._report(f"the facts about the run cannot be read ({error}), but its timings can")
             return {}
         facts = self._checked(facts)
-        found = facts.get("format", FORMAT)
-        if found != FORMAT:
+        run_format = facts.get("format", FORMAT)
+        if run_format != FORMAT:
             self._report(
-                f"it has format {found} of gradient-workbench "
+                f"it has format {run_format} of gradient-workbench "
                 f"{facts.get('package', 'of another version')}, and this version reads format "
                 f"{FORMAT}: columns known to both are read"
             )
@@ -67,80 +71,86 @@ class RunReader:
         return facts
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return the facts with valid values, in printable text; report the others."""
+        """Return the facts with valid values as printable text; report the invalid ones."""
         plain = _printable(facts)
-        bad = [name for name in plain if name in _FACTS and not _FACTS[name](plain[name])]
-        if bad:
-            self._report(f"run.json was damaged or edited: {', '.join(bad)} cannot be read")
-        return {name: value for name, value in plain.items() if name not in bad}
+        invalid = [name for name in plain if name in _FACTS and not _FACTS[name](plain[name])]
+        if invalid:
+            self._report(f"run.json was damaged or edited: {', '.join(invalid)} cannot be read")
+        return {name: value for name, value in plain.items() if name not in invalid}
 
     def snapshots(self) -> dict[str, Snapshot]:
-        """Return the snapshot of each VM, as far as they can be read."""
+        """Return the snapshot of each VM; an empty dict if the snapshots cannot be read."""
         try:
             plain = self._folder.read_snapshots()
-            return {printable(vm): Snapshot.from_plain(one) for vm, one in plain.items() if one}
-        except FileNotFoundError:  # a run of an earlier version
+            return {
+                printable(vm): Snapshot.from_plain(snapshot)
+                for vm, snapshot in plain.items()
+                if snapshot
+            }
+        except FileNotFoundError:  # an earlier version wrote the run
             return {}
         except (OSError, ValueError, AttributeError, SnapshotError) as error:
             self._report(f"the hardware of its VMs cannot be read ({error})")
             return {}
 
     def samples(self) -> list[RecordedSample]:
-        """Return the samples of the VMs in order of time; none if the run has none."""
-        found = []
+        """Return the samples of the VMs in order of time; an empty list if there are none."""
+        recorded = []
         for number in self._folder.segments():
             for batch in self._batches("samples", number, arrow_files.SAMPLES, samples.COLUMNS):
                 columns = (batch.column(name).to_pylist() for name in samples.COLUMNS)
                 for time_s, vm, text in zip(*columns, strict=True):
                     try:
-                        found.append(_sample(time_s, vm, text))
+                        recorded.append(_sample(time_s, vm, text))
                     except (ValueError, TypeError, SnapshotError) as error:
                         self._report(f"some samples of its VMs cannot be read ({error})")
-        return sorted(found, key=lambda one: one.time_s)
+        return sorted(recorded, key=lambda sample: sample.time_s)
 
     def rows(self) -> Rows:
         """Return all rows, in order of arrival."""
         parts = [np.empty(0, dtype=ROW)]
         for number in self._folder.segments():
-            rows = self._row_batches("iterations", number, arrow_files.row_schema())
-            offsets = self._row_batches("offsets", number, arrow_files.row_schema(OFFSET_COLUMNS))
+            rows = self._read_rows("iterations", number, arrow_files.row_schema())
+            offsets = self._read_rows("offsets", number, arrow_files.row_schema(OFFSET_COLUMNS))
             _set_offsets(rows, offsets)
             parts.append(rows)
         return np.concatenate(parts)
 
-    def _row_batches(self, kind: str, number: int, wanted: pa.Schema) -> Rows:
-        batches = self._batches(kind, number, wanted, ROW_KEYS)
+    def _read_rows(self, kind: str, number: int, schema: pa.Schema) -> Rows:
+        batches = self._batches(kind, number, schema, ROW_KEYS)
         return np.concatenate([np.empty(0, ROW), *map(arrow_files.batch_to_rows, batches)])
 
     def records(self, first: int | None, last: int | None) -> list[CollectiveRecord]:
-        """Return the records of the iterations `first` to `last`; without them, the newest."""
-        limit = COLLECTIVES_LIMIT if first is None and last is None else None
-        wanted = arrow_files.schema_of(IterationRecord, *RECORD_KEYS)
+        """Return the records of the iterations `first` to `last`; without both, the newest."""
+        limit = MAX_COLLECTIVE_RECORDS if first is None and last is None else None
+        schema = arrow_files.schema_of(IterationRecord, *RECORD_KEYS)
         chosen: deque[tuple[int, pa.RecordBatch]] = deque()
         count = 0
         for number in self._folder.segments():
-            for batch in self._batches("collectives", number, wanted, RECORD_KEYS):
+            for batch in self._batches("collectives", number, schema, RECORD_KEYS):
                 chosen.append((number, _between(batch, first, last)))
                 count += chosen[-1][1].num_rows
                 while limit is not None and count - chosen[0][1].num_rows >= limit:
                     count -= chosen.popleft()[1].num_rows
-        # read after the records, because a writer writes layouts before their records
+        # layouts are read after the records, because a writer writes layouts before their records
         layouts = {number: self._layouts(number) for number in {number for number, _ in chosen}}
-        found = [one for number, batch in chosen for one in self._named(batch, layouts[number])]
-        return found if limit is None else found[-limit:]
+        records = [
+            record for number, batch in chosen for record in self._named(batch, layouts[number])
+        ]
+        return records if limit is None else records[-limit:]
 
-    def logged(self) -> Logged:
-        """Return what the cells logged; names that cannot be shown are made printable."""
+    def logged(self) -> LoggedTable:
+        """Return the values that cells logged; names that cannot be shown are made printable."""
         names: dict[str, int] = {}
         parts = [NOTHING.values]
         for number in self._folder.segments():
-            wanted = arrow_files.LOGGED
-            for batch in self._batches("logged", number, wanted, wanted.names):
+            schema = arrow_files.LOGGED
+            for batch in self._batches("logged", number, schema, schema.names):
                 table = batch.to_pydict()
-                places = [names.setdefault(printable(one), len(names)) for one in table["name"]]
-                rows = zip(table["iteration"], table["rank"], places, table["value"], strict=True)
+                numbers = [names.setdefault(printable(name), len(names)) for name in table["name"]]
+                rows = zip(table["iteration"], table["rank"], numbers, table["value"], strict=True)
                 parts.append(np.array(list(rows), VALUE))
-        return Logged(tuple(names), np.concatenate(parts))
+        return LoggedTable(tuple(names), np.concatenate(parts))
 
     def layouts(self) -> dict[tuple[int, int], Layout]:
         """Return the layouts that the ranks used last, by rank and number."""
@@ -151,27 +161,28 @@ class RunReader:
         }
 
     def _layouts(self, number: int) -> _Layouts:
-        found: _Layouts = {}
-        wanted = arrow_files.schema_of(Layout, *LAYOUT_KEYS)
-        for batch in self._batches("layouts", number, wanted, LAYOUT_KEYS):
+        by_key: _Layouts = {}
+        schema = arrow_files.schema_of(Layout, *LAYOUT_KEYS)
+        for batch in self._batches("layouts", number, schema, LAYOUT_KEYS):
             keys, ranks = (batch.column(name).to_pylist() for name in LAYOUT_KEYS)
             layouts = [
                 replace(
-                    one,
-                    names=tuple(map(printable, one.names)),
-                    groups=tuple(map(printable, one.groups)),
+                    layout,
+                    names=tuple(map(printable, layout.names)),
+                    groups=tuple(map(printable, layout.groups)),
                 )
-                for one in arrow_files.from_batch(Layout, batch)
+                for layout in arrow_files.from_batch(Layout, batch)
             ]
-            found |= dict(zip(keys, zip(ranks, layouts, strict=True), strict=True))
-        return found
+            by_key |= dict(zip(keys, zip(ranks, layouts, strict=True), strict=True))
+        return by_key
 
     def _named(self, batch: pa.RecordBatch, layouts: _Layouts) -> Iterator[CollectiveRecord]:
+        """Yield the records of a batch that have a valid layout; report if there are others."""
         iterations, ranks, keys = (batch.column(name).to_pylist() for name in RECORD_KEYS)
         records = arrow_files.from_batch(IterationRecord, batch)
         for iteration, rank, key, record in zip(iterations, ranks, keys, records, strict=True):
             layout = layouts[key][1] if key in layouts else None
-            # each list has an item per collective, unless the file is damaged
+            # each list has one item per collective, unless the file is damaged
             if (
                 layout is not None
                 and len(arrow_files.lengths(layout) | arrow_files.lengths(record)) == 1
@@ -181,11 +192,11 @@ class RunReader:
                 self._report("some collectives are left out: their names cannot be read")
 
     def _batches(
-        self, kind: str, number: int, wanted: pa.Schema, keys: Sequence[str]
+        self, kind: str, number: int, schema: pa.Schema, keys: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield a file's batches with the `wanted` columns that it has; report problems."""
+        """Yield a file's batches with the columns of `schema` that it has; report problems."""
         path = self._folder.stream(kind, number)
-        written = self._folder.lock.in_use()
+        is_being_written = self._folder.lock.in_use()
         facts = self.facts()
         closed = facts.get("closed") or {}
         try:
@@ -194,10 +205,10 @@ class RunReader:
             if kind == "iterations" or path.name in closed:
                 self._report(f"{path.name} cannot be read: {error}")
             return
-        columns = self._common_columns(path.name, reader.schema, wanted, keys)
+        columns = self._common_columns(path.name, reader.schema, schema, keys)
         if columns:
             yield from (batch.select(columns) for batch in reader)
-        if written or (reader.closed and (not facts or "ended_s" in facts)):
+        if is_being_written or (reader.closed and (not facts or "ended_s" in facts)):
             return
         if reader.rest_bytes or path.name in closed:
             size = closed.get(path.name, reader.size_bytes)
@@ -213,20 +224,26 @@ class RunReader:
             )
 
     def _common_columns(
-        self, name: str, found: pa.Schema | None, wanted: pa.Schema, keys: Sequence[str]
+        self, name: str, file_schema: pa.Schema | None, schema: pa.Schema, keys: Sequence[str]
     ) -> list[str]:
-        """Return the wanted columns that a file has; none if it lacks a key. Report the others."""
-        if found is None:
+        """Return the columns that a file has in common with `schema`, and report the others.
+
+        Return an empty list if the file lacks a key.
+        """
+        if file_schema is None:
             return []
         common = [
             column
-            for column in wanted.names
-            if column in found.names and found.field(column).type == wanted.field(column).type
+            for column in schema.names
+            if column in file_schema.names
+            and file_schema.field(column).type == schema.field(column).type
         ]
-        missing = [column for column in wanted.names if column not in common]
-        unknown = [column for column in found.names if column not in wanted.names]
-        if bad := [column for column in missing if column in keys]:
-            self._report(f"{name} is not a file of a run: it has no valid column {', '.join(bad)}")
+        missing = [column for column in schema.names if column not in common]
+        unknown = [column for column in file_schema.names if column not in schema.names]
+        if missing_keys := [column for column in missing if column in keys]:
+            self._report(
+                f"{name} is not a file of a run: it has no valid column {', '.join(missing_keys)}"
+            )
             return []
         if missing:
             self._report(f"{name} is of another version: it lacks {', '.join(missing)}, read as 0")
@@ -235,13 +252,20 @@ class RunReader:
         return common
 
     def _report(self, problem: str) -> None:
-        problem = printable(problem)  # it may quote the file
+        problem = printable(problem)  # the text may quote the file
         if problem not in self.problems:
             self.problems.append(problem)
+            _log.debug("run %s: %s", self._folder.path, problem)
 
 
 def _sample(time_s: float, vm: str, text: str) -> RecordedSample:
-    """Return a sample of the file; raise ValueError, TypeError or SnapshotError if it is none."""
+    """Return a sample of the file.
+
+    Raises
+    ------
+    ValueError, TypeError, SnapshotError
+        The sample is invalid.
+    """
     if not 0 <= time_s <= _LAST_S:
         raise ValueError(f"the time {time_s}")
     plain = load_json(text)
@@ -259,26 +283,26 @@ def _between(batch: pa.RecordBatch, first: int | None, last: int | None) -> pa.R
 
 
 def _set_offsets(rows: Rows, corrections: Rows) -> None:
-    """Replace the clock offsets of rows by corrections, of which the last one counts."""
+    """Replace the clock offsets of rows by corrections; the latest correction of a row wins."""
     if not len(rows) or not len(corrections):
         return
-    keys, wanted = (
-        (one["iteration"] << 32) + one["rank"].astype(np.int64) for one in (rows, corrections)
+    keys, corrected_keys = (
+        (part["iteration"] << 32) + part["rank"].astype(np.int64) for part in (rows, corrections)
     )
     order = np.argsort(keys, kind="stable")
-    place = np.minimum(np.searchsorted(keys[order], wanted), len(rows) - 1)
-    found = keys[order[place]] == wanted
+    position = np.minimum(np.searchsorted(keys[order], corrected_keys), len(rows) - 1)
+    has_row = keys[order[position]] == corrected_keys
     for name in ("offset_ns", "uncertainty_ns"):
-        rows[name][order[place[found]]] = corrections[name][found]
+        rows[name][order[position[has_row]]] = corrections[name][has_row]
 
 
 def _printable(value: Any) -> Any:
-    """Return plain JSON with printable texts, because runs of other people may be opened."""
+    """Return plain JSON with printable texts, because a run may come from another user."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {printable(key): _printable(one) for key, one in value.items()}
-    return [_printable(one) for one in value] if isinstance(value, list) else value
+        return {printable(key): _printable(nested) for key, nested in value.items()}
+    return [_printable(nested) for nested in value] if isinstance(value, list) else value
 
 
 def _is_time(value: Any) -> bool:
@@ -298,7 +322,7 @@ def _is_rank(value: Any) -> bool:
 
 
 _LAST_S = 2.0**37
-"""A time in the year 6325; later times cannot be shown as a date."""
+"""Maximum time in seconds, in the year 6325; later times cannot be shown as a date."""
 _FACTS: dict[str, Callable[[Any], bool]] = {
     "cluster": lambda value: isinstance(value, str),
     "started_s": _is_time,
@@ -313,8 +337,8 @@ _FACTS: dict[str, Callable[[Any], bool]] = {
     "iterations": _is_count,
     "newest_cell": _is_count,
     "dropped": _is_count,
-    "left_out": lambda value: value is None or _is_list(value, lambda one: isinstance(one, str)),
+    "left_out": lambda value: value is None or _is_list(value, lambda text: isinstance(text, str)),
     "ranks": lambda value: value is None or _is_list(value, _is_rank),
     "closed": lambda value: isinstance(value, dict) and all(map(_is_count, value.values())),
 }
-"""Whether a value of a fact is valid; facts not listed are not checked."""
+"""Functions that return whether the value of a fact is valid; other facts are not checked."""

@@ -12,7 +12,7 @@ from workbench.errors import RunError
 from workbench.ranks import checked_int
 from workbench.resources import Snapshot
 from workbench.timings.folder import RunFolder
-from workbench.timings.logged import Logged
+from workbench.timings.logged import LoggedTable
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.run_facts import RunFacts
 from workbench.timings.runs import FolderLike, all_runs, checked_path, find
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def open_run(path_or_name: FolderLike, folder: FolderLike | None = None) -> Run:
-    """Return the timings of an earlier run, or of one that another kernel is training.
+    """Return the timings of an earlier run, or of a run that another kernel is still writing.
 
     Data that cannot be read are reported by a warning and in `Run.problems`.
 
@@ -54,7 +54,7 @@ def open_run(path_or_name: FolderLike, folder: FolderLike | None = None) -> Run:
 
 def list_runs(folder: FolderLike | None = None) -> list[Run]:
     """Return the runs in the folder of all runs (see `runs.runs_folder`), the newest first."""
-    return [Run(one) for one in all_runs(folder)]
+    return [Run(run_folder) for run_folder in all_runs(folder)]
 
 
 class Run(RunFacts, TimingsQueries):
@@ -66,15 +66,15 @@ class Run(RunFacts, TimingsQueries):
         self._rows = np.empty(0, dtype=ROW)
 
     def snapshot(self) -> dict[str, Snapshot]:
-        """Return the snapshot of each VM as its agent took it; empty if none can be read."""
+        """Return the snapshot that each VM's agent took; an empty dict if none can be read."""
         return self._reader.snapshots()
 
     def samples(self) -> pd.DataFrame:
-        """Return what the VMs used while cells ran, a row per time, VM, device and figure.
+        """Return the use of the VMs while cells ran, with a row per time, VM, device and figure.
 
-        See `samples.samples_frame` for the columns; `recorded_samples` returns objects. It is
-        empty for a run of an earlier version. Samples are 2 s apart, and further in a run with
-        hours of cells; see `samples.SampleLog`.
+        See `samples.samples_frame` for the columns; `recorded_samples` returns objects. The table
+        is empty for a run of an earlier version. Samples are 2 s apart, and further apart in a run
+        with hours of cells; see `samples.SampleLog`.
         """
         return samples_frame(self.recorded_samples())
 
@@ -85,29 +85,30 @@ class Run(RunFacts, TimingsQueries):
     def save(self, path: FolderLike) -> Path:
         """Write the run as one session file (``.gwsession``), and return its path.
 
-        `open_run` and ``%timings replay`` accept it. Another file of this name is replaced.
+        `open_run` and ``%timings replay`` accept the file. An existing file is replaced.
 
         Raises
         ------
         RunError
-            It cannot be written.
+            The file cannot be written.
         """
         return pack(self._folder, Path(checked_path(path, "path")).expanduser())
 
     @property
     def stored_verdict(self) -> Verdict | None:
-        """The stored verdict of the last training cell; None if there is none, or in `problems`.
+        """The stored verdict of the last training cell, or None.
 
-        One of an earlier cell is None: the last one goes on, or its kernel ended before its verdict
-        was stored.
+        It is None if no verdict is stored; if the verdict cannot be read, which `problems` reports;
+        or if it is of an earlier cell, because the last cell is still running or its kernel ended
+        before the verdict was stored.
         """
         try:
             verdict = self._folder.read_verdict()
             return None if verdict is None or verdict.cell < _newest_cell(self) else verdict
         except (OSError, ValueError, RunError) as error:
-            why = f"verdict.json: {getattr(error, 'strerror', None) or error}"
-            if why not in self._reader.problems:
-                self._reader.problems.append(why)
+            problem = f"verdict.json: {getattr(error, 'strerror', None) or error}"
+            if problem not in self._reader.problems:
+                self._reader.problems.append(problem)
             return None
 
     @property
@@ -124,7 +125,7 @@ class Run(RunFacts, TimingsQueries):
         return len(self.rows())
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
+        """Return a copy of the raw rows from index `start` on (see `store.ROW`)."""
         sizes = self._folder.sizes()
         if not sizes:
             raise RunError(
@@ -140,8 +141,8 @@ class Run(RunFacts, TimingsQueries):
         """Return the records of the iterations `first` to `last`; without both, the newest."""
         return self._reader.records(*checked_span(first, last))
 
-    def logged(self) -> Logged:
-        """Return what cells have logged with their iterations (`workbench.log`)."""
+    def logged(self) -> LoggedTable:
+        """Return the values that cells have logged with their iterations (`workbench.log`)."""
         return self._reader.logged()
 
     def layouts(self) -> dict[tuple[int, int], Layout]:
@@ -150,6 +151,6 @@ class Run(RunFacts, TimingsQueries):
 
 
 def _newest_cell(run: Run) -> int:
-    """Return the cell of the newest iterations, without reading those of an ended run."""
-    noted = run.facts.get("newest_cell") if run.state == "ended" else None
-    return int(run.rows()["cell"].max(initial=0) if noted is None else noted)
+    """Return the cell of the newest iterations; the facts have it if the run has ended."""
+    recorded = run.facts.get("newest_cell") if run.state == "ended" else None
+    return int(run.rows()["cell"].max(initial=0) if recorded is None else recorded)

@@ -1,4 +1,4 @@
-"""What is known about a run on disk besides its timings."""
+"""The facts about a run on disk, in addition to its timings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunFacts:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read so far, and why."""
+        """Sentences on the data that could not be read so far, with the reasons."""
         return list(self._reader.problems)
 
     @property
@@ -47,36 +47,38 @@ class RunFacts:
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
-        """The last ranks: ``rank``, ``vm``, ``gpu``, ``nic`` and more."""
+        """The latest ranks as dicts with ``rank``, ``vm``, ``gpu``, ``nic`` and more."""
         return list(self.facts.get("ranks") or [])
 
     @property
     def simulated(self) -> bool:
-        """Whether it was made by a simulation, not recorded on VMs."""
+        """Whether the run comes from a simulation, and was not recorded on VMs."""
         return bool(self.facts.get("simulated", False))
 
     def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""
         return {
-            int(one["rank"]): str(one["vm"]) for one in self.ranks if {"rank", "vm"} <= set(one)
+            int(facts["rank"]): str(facts["vm"])
+            for facts in self.ranks
+            if {"rank", "vm"} <= set(facts)
         }
 
     @property
     def started(self) -> datetime | None:
-        """When its first iteration was written, in local time; None if unknown."""
+        """When the first iteration was written, in local time; None if unknown."""
         seconds = self.facts.get("started_s")
         return None if seconds is None else datetime.fromtimestamp(seconds).astimezone()
 
     @property
     def state(self) -> str:
-        """``"running"`` while a kernel writes it, ``"ended"``, or ``"cut off"``."""
+        """``"running"`` while a kernel writes the run, ``"ended"``, or ``"cut off"``."""
         if self._folder.lock.in_use():
             return "running"
         return "ended" if "ended_s" in self.facts else "cut off"
 
     @property
     def size_bytes(self) -> int:
-        """The size of its files in bytes."""
+        """The total size of the files in bytes."""
         return self._folder.size_bytes()
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The lock of a run's folder, by which other processes see that a kernel writes the run."""
+"""The lock of a run's folder, which shows other processes that a kernel writes the run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from workbench.safefiles import wait_for_lock
 
 HEARTBEAT_S = 60.0
-"""Interval between updates of the lock's time, for file systems without locks."""
+"""Interval between updates of the lock file's time, for file systems without locks."""
 _LOCK_S = 2.0
-"""How long a writer waits for a process that checks the lock."""
+"""How long a writer waits while another process checks the lock."""
 
 
 class RunLock:
-    """A lock file (flock), which the kernel that writes the run locks until that kernel ends.
+    """A lock file (flock). The kernel that writes the run locks the file until that kernel ends.
 
-    Where the file system has no locks, the file's time shows that the run is in use.
+    If the file system has no locks, the modification time of the file shows that the run is in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,20 +42,20 @@ class RunLock:
             raise TimeoutError(
                 f"{self.path}: {error}. End that process, which `lslocks` names"
             ) from None
-        except OSError:  # no locks on this file system: `beat` marks the run as in use
+        except OSError:  # the file system has no locks: `beat` marks the run as in use
             pass
         return file
 
     def beat(self) -> None:
-        """Mark the run as still being written."""
+        """Update the time of the lock file, to show that the run is still being written."""
         os.utime(self.path)
 
     def in_use(self) -> bool:
-        """Whether a kernel writes the run, on this machine or another."""
-        with self.unused() as free:
-            return not free
+        """Whether a kernel writes the run, on this VM or another one."""
+        with self.unused() as is_unused:
+            return not is_unused
 
-    def quiet_s(self) -> float:
+    def idle_s(self) -> float:
         """Return the time since the last write, in seconds."""
         try:
             return time.time() - self.path.stat().st_mtime
@@ -64,15 +64,15 @@ class RunLock:
 
     @contextlib.contextmanager
     def unused(self) -> Iterator[bool]:
-        """Yield whether no kernel writes the run, and prevent writing meanwhile."""
+        """Yield whether no kernel writes the run, and prevent writing inside the block."""
         try:
-            # non-blocking: the file may be a named pipe
+            # O_NONBLOCK, because the file may be a named pipe
             file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             yield True
             return
-        except OSError:  # a file of another user, or on a read-only file system
-            yield self.quiet_s() > 2 * HEARTBEAT_S
+        except OSError:  # the file belongs to another user, or the file system is read-only
+            yield self.idle_s() > 2 * HEARTBEAT_S
             return
         try:
             yield self._try_lock(file)
@@ -80,13 +80,14 @@ class RunLock:
             os.close(file)
 
     def _try_lock(self, file: int) -> bool:
-        for _ in range(3):  # another process may check at the same time
+        """Return whether no kernel writes the run, after locking the open lock file if possible."""
+        for _ in range(3):  # another process may check the lock at the same time
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(0.005)
             except OSError:
-                return self.quiet_s() > 2 * HEARTBEAT_S
+                return self.idle_s() > 2 * HEARTBEAT_S
             else:
                 return True
         return False

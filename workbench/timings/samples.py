@@ -1,4 +1,4 @@
-"""Samples of a run's VMs: on their way to disk, and as a table."""
+"""Samples of a run's VMs: a queue of samples for the disk, and samples as a table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PERIOD_S = 2.0
-"""Interval between the samples of a VM while a cell runs; one takes some 2 ms of CPU time there."""
+"""Interval between the samples of a VM while a cell runs. A sample takes the VM about 2 ms of CPU
+time."""
 PER_INTERVAL = 3600
-"""After so many samples of a VM, the interval between those that are stored doubles."""
+"""Number of samples of a VM after which the interval between stored samples doubles."""
 _MAX_PENDING = 4096
-"""Samples that wait for the first iteration, or for the disk."""
+"""Maximum number of samples that wait for the first iteration, or for the disk."""
 
 COLUMNS = ("time_s", "vm", "sample")
 """Columns of ``samples-K.arrows``: seconds since the epoch, the VM's name, and the JSON text of
@@ -41,7 +42,7 @@ class RecordedSample:
     vm
         The VM's name.
     sample
-        Its use at that time, or why it is unknown.
+        The use of the VM at that time, or the reason why it is unknown.
     """
 
     time_s: float
@@ -50,20 +51,27 @@ class RecordedSample:
 
 
 def interval_s(stored: int) -> float:
-    """Return the interval after which a VM's next sample is stored, when `stored` ones are."""
+    """Return the interval until a VM's next sample is stored, if `stored` samples have been stored.
+
+    Examples
+    --------
+    >>> interval_s(0), interval_s(3600), interval_s(7200)
+    (2.0, 4.0, 8.0)
+    """
     return float(PERIOD_S * 2 ** (stored // PER_INTERVAL))
 
 
 class SampleLog:
     """Samples that wait to be written, at a growing interval, so that a run's file is bounded.
 
-    Of the first 3,600 samples of a VM (two hours of cells at 2 s) all are stored, of the next
-    3,600 every second one, then every fourth, and so on: a week of training has some 22,000.
+    Until 3,600 samples of a VM are stored (two hours of cells at 2 s), every sample is stored. For
+    the next 3,600 stored samples, every second sample is stored, then every fourth, and so on. A
+    week of training has about 22,000 stored samples.
 
     Attributes
     ----------
     dropped
-        Samples that were lost because they could not be written in time.
+        Number of samples that were lost because they could not be written in time.
     """
 
     def __init__(self) -> None:
@@ -79,9 +87,9 @@ class SampleLog:
         return interval_s(self._rounds)
 
     def add(self, time_s: float, samples: Mapping[str, Sample | Unknown]) -> None:
-        """Add the samples of the VMs by name, taken at `time_s`, unless it is too early."""
+        """Add samples of the VMs, by name, unless `time_s` is too soon after the samples before."""
         with self._lock:
-            # half a period of tolerance: the rounds of the sampler are not exact
+            # half a period of tolerance, because the rounds of the sampler are not exact
             if time_s - self._last_s < self.interval_s - PERIOD_S / 2:
                 return
             self._last_s = time_s
@@ -94,13 +102,14 @@ class SampleLog:
                 del self._pending[:extra]
 
     def take(self) -> list[Pending]:
-        """Return the samples that wait, and forget them; see `put_back`."""
+        """Remove and return the samples that wait; see `put_back`."""
         with self._lock:
-            taken, self._pending = self._pending, []
-        return taken
+            pending = self._pending
+            self._pending = []
+        return pending
 
     def put_back(self, samples: list[Pending]) -> None:
-        """Keep samples of `take` that could not be written."""
+        """Add samples of `take` again that could not be written."""
         with self._lock:
             self._pending[:0] = samples
 
@@ -109,12 +118,16 @@ def samples_frame(samples: Iterable[RecordedSample]) -> pd.DataFrame:
     """Return samples as a table with a row per time, VM, device and figure.
 
     Columns: ``time`` (UTC), ``vm``, ``device`` (``"cpu"``, ``"memory"``, ``"gpu 0"``,
-    ``"nic eth0"``), ``figure`` (a field of `CpuUse`, `MemoryUse`, `GpuUse` or `NicUse`, whose
-    name has the unit), ``value`` (NaN if unknown) and ``why`` (the reason, otherwise empty).
+    ``"nic eth0"``), ``figure`` (a field of `CpuUse`, `MemoryUse`, `GpuUse` or `NicUse`; its name
+    has the unit), ``value`` (NaN if unknown) and ``why`` (the reason if unknown, otherwise empty).
     """
     import pandas as pd
 
-    rows = [(one.time_s, one.vm, *row) for one in samples for row in _figures(one.sample)]
+    rows = [
+        (recorded.time_s, recorded.vm, *row)
+        for recorded in samples
+        for row in _figures(recorded.sample)
+    ]
     frame = pd.DataFrame(rows, columns=["time", "vm", "device", "figure", "value", "why"])
     frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
     return frame.astype({"value": float})
@@ -131,7 +144,7 @@ def _figures(sample: Sample | Unknown) -> list[tuple[str, str, float, str]]:
     for device, use in devices:
         for field in fields(use):
             value = getattr(use, field.name)
-            if field.name in _NAMES:
+            if field.name in _NO_FIGURES:
                 continue
             if isinstance(value, Unknown):
                 rows.append((device, field.name, float("nan"), value.reason))
@@ -140,5 +153,5 @@ def _figures(sample: Sample | Unknown) -> list[tuple[str, str, float, str]]:
     return rows
 
 
-_NAMES = frozenset({"index", "uuid", "name", "held_by", "errors"})
-"""Fields that are no figures."""
+_NO_FIGURES = frozenset({"index", "uuid", "name", "held_by", "errors"})
+"""Fields that are not figures."""

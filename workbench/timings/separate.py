@@ -1,4 +1,4 @@
-"""A training whose ranks exchange no gradients, so that each of them has a model of its own."""
+"""Detects cells without exchanged gradients, where each rank trains a model of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from workbench.ranks import phrase
 
 MIN_ITERATIONS = 3
-"""Fewer iterations of a cell may be a part of a training that exchanges something later."""
+"""Minimum number of iterations. A shorter cell may be the beginning of a training that exchanges
+gradients later."""
 NAME = "gradients that are not exchanged"
 """Name of the cause in a verdict."""
 NO_GRADIENT = "no gradient was exchanged"
@@ -24,18 +25,18 @@ _DDP = (
 
 @dataclass(frozen=True)
 class SeparateTraining:
-    """A cell in which each rank has trained on its own.
+    """A cell where each rank has trained on its own.
 
     Attributes
     ----------
     cell
         Number of the cell.
     iterations
-        Number of its iterations, on the rank with the fewest.
+        Number of iterations of the cell, on the rank with the fewest.
     ranks
         Number of ranks.
     backend
-        Name of the backend that connects them.
+        Name of the backend that connects the ranks.
     """
 
     cell: int
@@ -45,7 +46,7 @@ class SeparateTraining:
 
     @property
     def evidence(self) -> str:
-        """What was observed."""
+        """The observation, as a text."""
         return (
             f"{NO_GRADIENT} in {self.iterations:,} iterations on {phrase(range(self.ranks))}: each "
             "rank trains a model of its own"
@@ -53,11 +54,11 @@ class SeparateTraining:
 
     @property
     def change(self) -> str:
-        """What to do to train one model."""
+        """The change that makes the ranks train one model, as a text."""
         return f"to train one model, {_DDP if self.backend == 'ddp' else _HOROVOD}"
 
     def __str__(self) -> str:
-        """Return both in sentences."""
+        """Return the evidence and the change as sentences."""
         texts = (self.evidence, self.change)
         return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts)
 
@@ -65,14 +66,22 @@ class SeparateTraining:
 def find_separate(
     cell: int, iterations: Mapping[int, int], ranks: int, backend: str
 ) -> SeparateTraining | None:
-    """Return the training of a cell if each of the cluster's ranks has trained on its own.
+    """Return a `SeparateTraining` if each of the cluster's ranks has trained on its own, or None.
 
     Parameters
     ----------
     iterations
-        The `separate_iterations` with which the cell has ended, by rank.
+        The `separate_iterations` that each rank reported at the end of the cell, by rank.
     ranks
         Number of ranks of the cluster.
+
+    Examples
+    --------
+    >>> training = find_separate(7, {0: 12, 1: 10}, ranks=2, backend="ddp")
+    >>> training.iterations
+    10
+    >>> find_separate(7, {0: 12, 1: 0}, ranks=2, backend="ddp") is None
+    True
     """
     if ranks < 2 or set(iterations) != set(range(ranks)):
         return None

@@ -1,4 +1,4 @@
-"""Where figures and exports read timings: the interface, and the timings in memory."""
+"""The sources that figures and exports read: the interface, and the timings in memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
 from workbench.timings.cell_clocks import CellClocks
-from workbench.timings.logged import NOTHING, Logged
+from workbench.timings.logged import NOTHING, LoggedTable
 from workbench.timings.store import CollectiveRecord, Rows, Store
 
-_MAX = 2**62
-"""Larger numbers of iterations are treated as this one, because Arrow has none of more than 64
-bits."""
+_MAX_ITERATION = 2**62
+"""Maximum number of an iteration in queries; larger numbers are replaced by this one, because
+Arrow's integers have at most 64 bits."""
 
 
 class RankClocks(Protocol):
@@ -28,6 +28,7 @@ class RankClocks(Protocol):
 
 
 ClocksLike: TypeAlias = RankClocks | Callable[[int, int], tuple[Any, Any]]
+"""Clocks, or a function with the signature of `RankClocks.to_kernel`."""
 
 
 class TimingsSource(ABC):
@@ -41,8 +42,8 @@ class TimingsSource(ABC):
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of the iterations `first` to `last`; without both, the newest."""
 
-    def logged(self) -> Logged:
-        """Return what cells have logged with their iterations (`workbench.log`)."""
+    def logged(self) -> LoggedTable:
+        """Return the values that cells have logged with their iterations (`workbench.log`)."""
         return NOTHING
 
     def vm_names(self) -> dict[int, str]:
@@ -55,16 +56,23 @@ class TimingsSource(ABC):
 
 
 def checked_span(first: object, last: object) -> tuple[int | None, int | None]:
-    """Return the first and the last iteration that were given, or None for each default.
+    """Return the first and the last iteration of a query as integers, and None for a default.
 
     Raises
     ------
     UsageError
-        One is not an integer.
+        `first` or `last` is not an integer.
+
+    Examples
+    --------
+    >>> checked_span(10, None)
+    (10, None)
     """
-    given = (("first", first), ("last", last))
-    numbers = [None if value is None else checked_int(value, name) for name, value in given]
-    begin, end = (None if n is None else max(-_MAX, min(n, _MAX)) for n in numbers)
+    arguments = (("first", first), ("last", last))
+    numbers = [None if value is None else checked_int(value, name) for name, value in arguments]
+    begin, end = (
+        None if n is None else max(-_MAX_ITERATION, min(n, _MAX_ITERATION)) for n in numbers
+    )
     return begin, end
 
 
@@ -74,21 +82,21 @@ class LiveSource(TimingsSource):
     Parameters
     ----------
     one_clock
-        Whether all ranks run on the kernel's machine. They then read the kernel's clock, and
-        no offsets are needed.
+        Whether all ranks run on the kernel's VM. They then read the kernel's clock, and no offsets
+        are needed.
 
     Attributes
     ----------
     vms
         Host name of each rank's VM, where known.
     errors
-        Why records could not be read, the newest last.
+        Errors of records that could not be read, the newest last.
     clocks
-        The ranks' clocks compared with the kernel's.
+        The ranks' clocks compared with the kernel's clock.
     lag_s
         How long after its end the newest iteration was stored; NaN if the clocks are unknown.
     logged_store
-        What cells have logged with their iterations.
+        The values that cells have logged with their iterations.
     """
 
     def __init__(self, *, one_clock: bool = False) -> None:
@@ -114,9 +122,9 @@ class LiveSource(TimingsSource):
     def read(
         self, start: int, stop: int | None = None, *, aligned: bool = True
     ) -> tuple[int, Rows]:
-        """Return the rows in memory from index `start` to `stop`, after the first row's index.
+        """Return the index of the first row, and the rows in memory from index `start` to `stop`.
 
-        Without `aligned` the clock offsets of the rows are not set, which takes less time.
+        Without `aligned`, the clock offsets of the rows are not set, which takes less time.
         """
         first, rows = self._store.read(start, stop)
         return first, self._align(rows) if aligned else rows
@@ -133,8 +141,8 @@ class LiveSource(TimingsSource):
         """Return the host name of each rank's VM, where known."""
         return self.vms
 
-    def logged(self) -> Logged:
-        """Return what cells have logged with their iterations, as far as it is in memory."""
+    def logged(self) -> LoggedTable:
+        """Return the values that cells have logged with their iterations, if they are in memory."""
         return self.logged_store.read()[1]
 
     def known_clocks(self) -> CellClocks:
@@ -147,22 +155,22 @@ class LiveSource(TimingsSource):
 
     @property
     def newest_cell(self) -> int:
-        """The cell of the newest iterations; 0 before any."""
+        """The cell of the newest iterations; 0 before the first iteration."""
         return self._store.newest_cell
 
-    def joined(self) -> None:
-        """Begin a new ring: other ranks, or new processes of the same ranks."""
+    def begin_ring(self) -> None:
+        """Begin a new ring, which has other ranks or new processes of the same ranks."""
         self._store.forget_layouts()
-        self.clocks.joined()
+        self.clocks.begin_ring()
 
     @property
     def dropped(self) -> int:
-        """Records that were lost before they arrived, or could not be read."""
+        """Number of records that were lost before they arrived, or could not be read."""
         return self._store.counts.dropped + len(self.errors)
 
     @property
     def dropped_by_rank(self) -> dict[int, int]:
-        """Records of each rank that it dropped, or that were lost after it had sent them."""
+        """Number of records that each rank dropped, or that were lost after it had sent them."""
         return self._store.counts.dropped_by_rank
 
     @property
@@ -172,18 +180,18 @@ class LiveSource(TimingsSource):
 
     @property
     def unheard(self) -> bool:
-        """Whether a running cell communicates in its iterations in a way that cannot be timed."""
+        """Whether a running cell has communication in its iterations that cannot be timed."""
         return any(map(self._store.counts.unheard, tuple(self._running)))
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener`, from any thread, when a cell begins or ends or records arrive.
 
-        The listener must return at once. Returns a function that ends the subscription.
+        The listener must return at once. Return a function that ends the subscription.
 
         Raises
         ------
         UsageError
-            It cannot be called.
+            The listener cannot be called.
         """
         if not callable(listener):
             raise UsageError(f"subscribe({listener!r}): cannot be called. Give a function.")
@@ -194,13 +202,13 @@ class LiveSource(TimingsSource):
         """Set `lag_s`, after records have been stored."""
         newest = self._store.counts.newest
         if newest is None or newest == self._measured:
-            return  # no iteration has arrived
+            return  # no new iteration has arrived
         self._measured = newest
         cell, rank, end_ns = newest
         now = time.perf_counter_ns()
         if not self._one_clock:
-            place = (np.array([number]) for number in (cell, rank, end_ns))
-            (end_ns,), (uncertainty_ns,) = self.clocks.to_kernel(*place)
+            arrays = (np.array([number]) for number in (cell, rank, end_ns))
+            (end_ns,), (uncertainty_ns,) = self.clocks.to_kernel(*arrays)
             if not np.isfinite(uncertainty_ns):
                 return
         self.lag_s = max(0.0, float(now - end_ns) / 1e9)

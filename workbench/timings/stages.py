@@ -1,9 +1,10 @@
-"""The stages of pipelines, from the messages between ranks, and how long each is idle.
+"""Finds the stages of pipelines from the messages between ranks, and how long each stage is idle.
 
-A rank sends its outputs to the next stage, and later receives their gradients from it. So of two
-neighbours, the earlier stage sends first in an iteration. The stages are known if these
-neighbours form a chain; or a ring in which only one rank sends before it receives, as each rank
-has several stages in an interleaved schedule. Otherwise nothing is assumed.
+A rank sends its outputs to the next stage, and later receives their gradients from that stage. So
+between two neighbours, the earlier stage sends first in an iteration. The stages are known if these
+neighbours form a chain. They are also known if the neighbours form a ring and only one rank sends
+before it receives, because each rank has several stages in an interleaved schedule. Otherwise the
+stages are unknown.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_RECORDS = 512
-"""Most records, the newest ones, in which stages are searched."""
+"""Maximum number of records, the newest ones, that are searched for stages."""
 NEARLY_ALL = 0.9
-"""Share of the iterations in which the earlier of two stages must have sent first."""
+"""Minimum share of the iterations where the earlier of two stages must have sent first."""
 KINDS = frozenset({"send", "recv"})
+"""Kinds of messages."""
 _SCHEDULE = "pipeline"
-"""What has sent the messages of torch.distributed.pipelining. In the first iteration, a schedule
-also sends the shapes of the outputs, which are no microbatch."""
+"""The sender (`Layout.by`) of the messages of torch.distributed.pipelining. In the first iteration,
+a schedule also sends the shapes of the outputs, which are not a microbatch."""
 COLUMNS = (
     *("iteration", "rank", "group", "stage", "stages", "microbatches"),
     *("ideal_share", "iteration_us", "idle_us", "idle_share"),
@@ -50,12 +52,17 @@ class Pipeline:
     group
         Name of their process group; empty for all ranks.
     ranks
-        In the order of the stages.
+        The ranks in the order of the stages.
     microbatches
-        Per iteration, if each is passed on as one message; 0 if the ranks pass on different
-        numbers of messages.
+        Number of microbatches per iteration, if each is passed on as one message; 0 if the ranks
+        pass on different numbers of messages.
     chunks
-        How many stages each rank has: more than one in an interleaved schedule. 0 if unknown.
+        Number of stages of each rank, more than one in an interleaved schedule; 0 if unknown.
+
+    Examples
+    --------
+    >>> Pipeline("pp", ranks=(0, 1, 2, 3), microbatches=9, chunks=1).ideal_share
+    0.25
     """
 
     group: str
@@ -65,16 +72,25 @@ class Pipeline:
 
     @property
     def ideal_share(self) -> float:
-        """The share of time in which stages are idle if all are equally fast; NaN if unknown."""
-        turns, others = self.microbatches * self.chunks, len(self.ranks) - 1
+        """The share of time that stages are idle if all stages are equally fast; NaN if unknown."""
+        turns = self.microbatches * self.chunks
+        others = len(self.ranks) - 1
         return others / (turns + others) if turns else float("nan")
 
 
 @dataclass(frozen=True)
 class Pipelines:
-    """The pipelines of some iterations, and why other ranks with messages have no stage."""
+    """The pipelines of some iterations.
 
-    found: tuple[Pipeline, ...]
+    Attributes
+    ----------
+    pipelines
+        The pipelines.
+    unknown
+        Sentences on why other ranks with messages have no stage.
+    """
+
+    pipelines: tuple[Pipeline, ...]
     unknown: tuple[str, ...]
 
 
@@ -85,11 +101,11 @@ class StageFigures:
     Attributes
     ----------
     pipeline, stage, rank
-        Its pipeline, its position there from 0, and its rank.
+        The pipeline, the position of the stage in it, from 0, and the rank of the stage.
     iteration_us, idle_us
-        Duration of an iteration, and for how long the stage waited for messages.
+        Duration of an iteration, and how long the stage waited for messages.
     busy_us
-        Forward and backward, with copies and collectives that they wait for.
+        Duration of forward and backward, with copies and collectives that they wait for.
     """
 
     pipeline: Pipeline
@@ -101,22 +117,24 @@ class StageFigures:
 
 
 class _Messages(NamedTuple):
-    """The messages between a rank and another in one iteration, and whether a send was first."""
+    """The messages between two ranks in one iteration, and whether the first one was a send."""
 
     sends: int
     receives: int
     sends_first: bool
 
 
-class _Group:
-    """The messages of one process group: of each iteration, by rank and the other rank.
+class _GroupMessages:
+    """The messages of one process group.
 
     Attributes
     ----------
+    pairs
+        The messages of each iteration, by rank and peer.
     starts
-        Of each rank, whether its first message was a send.
+        By rank, for each iteration: whether the rank's first message was a send.
     unknown_peers
-        Whether there are messages whose other rank is not known.
+        Whether there are messages with an unknown peer.
     """
 
     def __init__(self) -> None:
@@ -125,66 +143,74 @@ class _Group:
         self.unknown_peers = False
 
     def add(self, rank: int, messages: dict[int, list[tuple[int, bool]]]) -> None:
-        """Add those of an iteration: by peer, when each was submitted, and whether it is a send."""
-        for peer, own in messages.items():
-            sends = sum(is_send for _, is_send in own)
-            found = _Messages(sends, len(own) - sends, min(own)[1])
-            self.pairs.setdefault((rank, peer), []).append(found)
-        first = min(one for own in messages.values() for one in own)
+        """Add the messages of one rank in one iteration.
+
+        `messages` has the messages by peer: when each was submitted, and whether it is a send.
+        """
+        for peer, of_peer in messages.items():
+            sends = sum(is_send for _, is_send in of_peer)
+            summary = _Messages(sends, len(of_peer) - sends, min(of_peer)[1])
+            self.pairs.setdefault((rank, peer), []).append(summary)
+        first = min(message for of_peer in messages.values() for message in of_peer)
         self.starts.setdefault(rank, []).append(first[1])
 
     def components(self) -> list[set[int]]:
-        """Return the ranks in sets that exchange messages only among themselves."""
+        """Return sets of ranks; the ranks of a set exchange messages only among themselves."""
         sets: list[set[int]] = []
         for pair in self.pairs:
-            joined = set(pair).union(*(one for one in sets if one & set(pair)))
-            sets = [one for one in sets if not one & joined] + [joined]
+            joined = set(pair).union(*(ranks for ranks in sets if ranks & set(pair)))
+            sets = [ranks for ranks in sets if not ranks & joined] + [joined]
         return sets
 
 
 def find(records: Iterable[CollectiveRecord]) -> Pipelines:
-    """Return the pipelines in the newest of some records."""
-    chosen = [one for one in records if one.iteration >= 0 and KINDS & set(one.layout.kinds)]
+    """Return the pipelines in the newest records with messages."""
+    chosen = [
+        record for record in records if record.iteration >= 0 and KINDS & set(record.layout.kinds)
+    ]
     chosen = chosen[-MAX_RECORDS:]
-    chosen = [one for one in chosen if not one.flags & Flag.LEFT_OUT] or chosen
+    chosen = [record for record in chosen if not record.flags & Flag.LEFT_OUT] or chosen
     names = group_names(chosen)
-    found: list[Pipeline] = []
+    pipelines: list[Pipeline] = []
     unknown: list[str] = []
     for number, group in _groups(chosen).items():
         for ranks in group.components():
             try:
-                found.append(_pipeline(names.get(number, ""), group, ranks))
-            except _NoChain as why:
-                unknown.append(f"The stages of {phrase(ranks)} are not known: {why}.")
-    return Pipelines(tuple(sorted(found, key=lambda one: one.ranks)), tuple(unknown))
+                pipelines.append(_pipeline(names.get(number, ""), group, ranks))
+            except _NoChain as reason:
+                unknown.append(f"The stages of {phrase(ranks)} are not known: {reason}.")
+    pipelines.sort(key=lambda pipeline: pipeline.ranks)
+    return Pipelines(tuple(pipelines), tuple(unknown))
 
 
-def _groups(records: Iterable[CollectiveRecord]) -> dict[int, _Group]:
-    groups: dict[int, _Group] = {}
-    for one in records:
+def _groups(records: Iterable[CollectiveRecord]) -> dict[int, _GroupMessages]:
+    """Return the messages of each process group, by its number."""
+    groups: dict[int, _GroupMessages] = {}
+    for record in records:
         messages: dict[int, dict[int, list[tuple[int, bool]]]] = {}
-        layout, times = one.layout, one.record.submitted
+        layout = record.layout
+        times = record.record.submitted
         columns = (layout.kinds, layout.process_sets, layout.peers, times, layout.by)
         scheduled = _SCHEDULE in layout.by
         for kind, number, peer, submitted, by in zip(*columns, strict=True):
             if scheduled and by != _SCHEDULE:
                 continue
             if kind in KINDS and peer < 0:
-                groups.setdefault(number, _Group()).unknown_peers = True
+                groups.setdefault(number, _GroupMessages()).unknown_peers = True
             elif kind in KINDS:
-                own = messages.setdefault(number, {}).setdefault(peer, [])
-                own.append((submitted, kind == "send"))
-        for number, found in messages.items():
-            groups.setdefault(number, _Group()).add(one.rank, found)
+                of_peer = messages.setdefault(number, {}).setdefault(peer, [])
+                of_peer.append((submitted, kind == "send"))
+        for number, by_peer in messages.items():
+            groups.setdefault(number, _GroupMessages()).add(record.rank, by_peer)
     return groups
 
 
 class _NoChain(Exception):
-    """Why ranks that exchange messages have no stages."""
+    """Raised if the stages of ranks that exchange messages are unknown; its text is the reason."""
 
 
-def _pipeline(name: str, group: _Group, ranks: set[int]) -> Pipeline:
-    """Return the pipeline of ranks that exchange messages."""
+def _pipeline(name: str, group: _GroupMessages, ranks: set[int]) -> Pipeline:
+    """Return the pipeline of ranks that exchange messages, or raise `_NoChain`."""
     if group.unknown_peers:
         raise _NoChain("some messages are received from any rank, or go to several at once")
     later: dict[int, int] = {}
@@ -204,65 +230,77 @@ def _pipeline(name: str, group: _Group, ranks: set[int]) -> Pipeline:
     while len(order) < len(ranks):
         order.append(later[order[-1]])
     forward = {_count(group, rank, later[rank]) for rank in order[:-1]}
-    microbatches, chunks = forward.pop() if len(forward) == 1 else 0, 1
-    if ring and microbatches:  # outputs of the last rank go to the first one, except the last stage
-        total, again = microbatches, _count(group, order[-1], order[0])
-        microbatches = max(0, total - again) if again else 0
-        whole = microbatches and total % microbatches == 0
-        microbatches, chunks = (microbatches, total // microbatches) if whole else (0, 0)
+    microbatches = forward.pop() if len(forward) == 1 else 0
+    chunks = 1
+    if ring and microbatches:
+        # the last rank sends the outputs of all its stages but the last one to the first rank
+        total = microbatches
+        returned = _count(group, order[-1], order[0])
+        microbatches = max(0, total - returned) if returned else 0
+        if microbatches and total % microbatches == 0:
+            chunks = total // microbatches
+        else:
+            microbatches = 0
+            chunks = 0
     return Pipeline(name, tuple(order), microbatches, chunks if microbatches else 0)
 
 
-def _is_earlier(group: _Group, rank: int, peer: int) -> bool:
-    """Whether a rank has the stage before that of another."""
-    own, its = group.pairs[rank, peer], group.pairs.get((peer, rank))
-    if its is None:
+def _is_earlier(group: _GroupMessages, rank: int, peer: int) -> bool:
+    """Whether the stage of `rank` is before the stage of `peer`."""
+    rank_turns = group.pairs[rank, peer]
+    peer_turns = group.pairs.get((peer, rank))
+    if peer_turns is None:
         raise _NoChain(f"the messages of rank {peer} were not recorded")
-    if not all(one.sends and one.receives for one in (*own, *its)):
+    if not all(turn.sends and turn.receives for turn in (*rank_turns, *peer_turns)):
         raise _NoChain(f"between ranks {rank} and {peer} they go only one way")
-    earlier, later = (_mostly([one.sends_first for one in turns]) for turns in (own, its))
+    earlier, later = (
+        _mostly([turn.sends_first for turn in turns]) for turns in (rank_turns, peer_turns)
+    )
     if earlier is None or later is None or earlier == later:
         raise _NoChain(f"between ranks {rank} and {peer} neither always sends first")
     return earlier
 
 
 def _mostly(values: list[bool]) -> bool | None:
-    """Return the value of nearly all, or None."""
+    """Return the value that nearly all values have, or None."""
     share = sum(values) / len(values)
     return share >= NEARLY_ALL if not 1 - NEARLY_ALL < share < NEARLY_ALL else None
 
 
-def _count(group: _Group, rank: int, peer: int) -> int:
-    """Return how many messages a rank sends to another in each iteration; 0 if that differs."""
-    counts = {one.sends for one in group.pairs[rank, peer]}
-    counts |= {one.receives for one in group.pairs[peer, rank]}
+def _count(group: _GroupMessages, rank: int, peer: int) -> int:
+    """Return how many messages `rank` sends to `peer` in each iteration; 0 if the number varies."""
+    counts = {turn.sends for turn in group.pairs[rank, peer]}
+    counts |= {turn.receives for turn in group.pairs[peer, rank]}
     return counts.pop() if len(counts) == 1 else 0
 
 
 def newest(timings: TimingsSource, rows: Rows) -> tuple[Pipelines, list[StageFigures]]:
-    """Return the pipelines and stages in the newest cell of some rows that has messages."""
+    """Return the pipelines and stages of the newest cell with messages."""
     cells = rows["cell"][rows["messages_ns"] > 0]
     if not len(cells):
         return Pipelines((), ()), []
     rows = rows[rows["cell"] == cells.max()]
-    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
-    pipelines = find(timings.records(first, last))
-    return pipelines, figures(rows, pipelines.found)
+    first = int(rows["iteration"].min())
+    last = int(rows["iteration"].max())
+    result = find(timings.records(first, last))
+    return result, figures(rows, result.pipelines)
 
 
 def figures(rows: Rows, pipelines: Iterable[Pipeline]) -> list[StageFigures]:
-    """Return the stages of pipelines, in their order, with the means of some rows."""
+    """Return the stages of pipelines, in their order, with means over typical rows."""
     rows = typical(rows)
-    found = []
+    stages = []
     for pipeline in pipelines:
         for stage, rank in enumerate(pipeline.ranks):
-            own = rows[rows["rank"] == rank]
-            if len(own):
-                busy = own["forward_ns"] + own["backward_ns"] + own["copy_ns"] + own["exposed_ns"]
-                means = (own["iteration_ns"], own["messages_ns"], busy - own["messages_ns"])
-                us = [float(np.mean(values)) / 1e3 for values in means]
-                found.append(StageFigures(pipeline, stage, rank, *us))
-    return found
+            part = rows[rows["rank"] == rank]
+            if len(part):
+                waiting = part["messages_ns"]
+                busy = part["forward_ns"] + part["backward_ns"] + part["copy_ns"]
+                busy = busy + part["exposed_ns"] - waiting
+                durations = (part["iteration_ns"], waiting, busy)
+                means_us = [float(np.mean(values)) / 1e3 for values in durations]
+                stages.append(StageFigures(pipeline, stage, rank, *means_us))
+    return stages
 
 
 def table(rows: Rows, records: Iterable[CollectiveRecord]) -> pd.DataFrame:
@@ -270,26 +308,34 @@ def table(rows: Rows, records: Iterable[CollectiveRecord]) -> pd.DataFrame:
     import pandas as pd
 
     by_cell: dict[int, list[CollectiveRecord]] = {}
-    for one in records:
-        by_cell.setdefault(one.record.cell, []).append(one)
+    for record in records:
+        by_cell.setdefault(record.record.cell, []).append(record)
     parts = []
-    for cell, own in by_cell.items():
-        pipelines = find(own)
-        in_one = Counter(rank for each in pipelines.found for rank in each.ranks)
-        of_rank = {r: each for each in pipelines.found for r in each.ranks if in_one[r] == 1}
-        with_messages = {each.rank for each in own if KINDS & set(each.layout.kinds)}
+    for cell, cell_records in by_cell.items():
+        pipelines = find(cell_records).pipelines
+        counts = Counter(rank for pipeline in pipelines for rank in pipeline.ranks)
+        of_rank = {
+            rank: pipeline for pipeline in pipelines for rank in pipeline.ranks if counts[rank] == 1
+        }
+        with_messages = {record.rank for record in cell_records if KINDS & set(record.layout.kinds)}
         chosen = rows[(rows["cell"] == cell) & np.isin(rows["rank"], sorted(with_messages))]
         for row in chosen:
             rank = int(row["rank"])
-            known: tuple[Any, ...] = ("", None, None, None, float("nan"))
+            stage: tuple[Any, ...] = ("", None, None, None, float("nan"))
             if rank in of_rank:
-                its = of_rank[rank]
-                place = its.ranks.index(rank), len(its.ranks)
-                known = (its.group, *place, its.microbatches or None, its.ideal_share)
-            idle, iteration = row["messages_ns"] / 1e3, row["iteration_ns"] / 1e3
+                pipeline = of_rank[rank]
+                stage = (
+                    pipeline.group,
+                    pipeline.ranks.index(rank),
+                    len(pipeline.ranks),
+                    pipeline.microbatches or None,
+                    pipeline.ideal_share,
+                )
+            idle = row["messages_ns"] / 1e3
+            iteration = row["iteration_ns"] / 1e3
             share = idle / iteration if iteration else float("nan")
-            parts.append((row["iteration"], rank, *known, iteration, idle, share))
-    found = pd.DataFrame(parts, columns=COLUMNS)
+            parts.append((row["iteration"], rank, *stage, iteration, idle, share))
+    frame = pd.DataFrame(parts, columns=COLUMNS)
     whole = ["stage", "stages", "microbatches"]
-    found[whole] = found[whole].astype("Int64")
-    return found.sort_values(["iteration", "rank"], ignore_index=True)
+    frame[whole] = frame[whole].astype("Int64")
+    return frame.sort_values(["iteration", "rank"], ignore_index=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from workbench.timings.store import Rows, Store
 if TYPE_CHECKING:
     from workbench.timings.verdict import Verdict
     from workbench.timings.writer import RunWriter
+
+_log = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0
 """Interval between writes."""
@@ -33,7 +36,7 @@ _NO_VERDICT = (
 
 
 class RunStorage:
-    """Writes a store to disk as one run, about once a second, from a thread of its own.
+    """Writes a store to disk as one run, about once a second, in a thread of its own.
 
     Training never waits long for a slow disk: `flush` and `close` give up after some seconds.
 
@@ -49,7 +52,7 @@ class RunStorage:
     path
         The run's folder; None before `begin`.
     errors
-        Why the run could not be written, the newest last.
+        Errors and their reasons if the run could not be written, the newest last.
     samples
         The samples of the VMs that are written with the run.
     """
@@ -72,12 +75,12 @@ class RunStorage:
         """The newest verdict, until it is written."""
         self._closing = False
         self._ended = False
-        """Whether the thread writes nothing more, so that `flush` must not wait for it."""
+        """Whether the thread has ended its writes, so that `flush` must not wait for it."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def begin(self, facts: dict[str, Any], folder: FolderLike | None) -> None:
-        """Begin the run, or change its facts if it has begun.
+        """Begin the run, or change its facts if it has already begun.
 
         Parameters
         ----------
@@ -91,49 +94,54 @@ class RunStorage:
             return
         try:
             self.path = self.path or new_path(facts["cluster"], folder)
-        except (OSError, RuntimeError) as error:  # no home, or one that cannot be read
+        except (OSError, RuntimeError) as error:  # the home folder is missing or unreadable
             self.errors.append(f"this run is not being written to disk: {error}")
             return
         self._thread = threading.Thread(target=self._run, name="workbench-run", daemon=True)
         self._thread.start()
+        _log.info("the run of cluster %s is written to %s", facts["cluster"], self.path)
 
     def add(self, **facts: Any) -> None:
-        """Add facts about the run, or change them."""
+        """Add or change facts about the run."""
         self._facts |= facts
 
     def restore(self, path: Path) -> Verdict | None:
-        """Continue the run that an earlier kernel began, with the records that it wrote.
+        """Continue the run that an earlier kernel began, and load the records that it wrote.
 
-        Return the verdict of the run's last training cell, if it is stored.
+        Return the verdict of the run's last training cell, or None if it is not stored.
         """
         from workbench.timings.folder import RunFolder
         from workbench.timings.run import Run
 
         self.path = path
         if not RunFolder(path).is_run():
-            return None  # nothing was trained yet
+            return None  # no cell has trained yet
         run = Run(RunFolder(path))
         logged = run.logged()
         self._store.restore(run.rows(), run.records(), run.layouts(), logged)
         stored = self._store.total, len(self._store.collectives.between())
         self._written = *stored, self._store.logged.total
+        _log.info("continuing the run %s with %d rows", path, self._store.total)
         return run.stored_verdict
 
     def flush(self, timeout_s: float = _FLUSH_S) -> bool:
-        """Write everything received so far; return whether that was done in time."""
+        """Write everything received so far; return whether it was written in time."""
         if self._thread is None:
             return False
         with self._changed:
             if self._requested > self._done:
-                timeout_s = 0.0  # no second wait for a disk that has not finished an earlier flush
+                timeout_s = 0.0  # an earlier flush has already waited for the disk
             self._requested += 1
-            mine = self._requested
+            request = self._requested
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._done >= mine or self._ended, timeout_s)
-            return self._done >= mine
+            self._changed.wait_for(lambda: self._done >= request or self._ended, timeout_s)
+            is_written = self._done >= request
+        if not is_written:
+            _log.info("the disk did not finish writing %s within %g s", self.path, timeout_s)
+        return is_written
 
     def write_verdict(self, verdict: Verdict) -> None:
-        """Write the verdict of a cell with the next rows; now if no thread will."""
+        """Write the verdict of a cell with the next rows, or now if no thread writes any."""
         with self._changed:
             self._verdict = verdict
             no_thread = self._closing or self._thread is None
@@ -141,7 +149,7 @@ class RunStorage:
             self._try(self._write_verdict, _NO_VERDICT)
 
     def warn(self) -> None:
-        """Warn, in the cell's output, of errors since the last call."""
+        """Show errors since the last call as warnings in the cell's output."""
         if (refused := self._store.logged.refused) and not self._refused:
             self._refused = True
             self.errors.append(
@@ -153,13 +161,15 @@ class RunStorage:
             self._warned += 1
 
     def close(self) -> None:
-        """Write the rest and end the run's files, unless the disk hangs."""
+        """Write the remaining records and end the run's files, unless the disk hangs."""
         if self._thread is None:
             return
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            _log.info("the disk did not finish writing %s within %g s", self.path, _CLOSE_S)
 
     def _run(self) -> None:
         closing = False
@@ -168,7 +178,8 @@ class RunStorage:
                 self._changed.wait_for(
                     lambda: self._closing or self._requested > self._done, _PERIOD_S
                 )
-                closing, requested = self._closing, self._requested
+                closing = self._closing
+                requested = self._requested
             if self._try(self._write, _NOT_WRITTEN):
                 self._try(self._write_verdict, _NO_VERDICT)
             with self._changed:
@@ -182,12 +193,13 @@ class RunStorage:
         if self._writer is None:
             if self._store.total == self._written[0]:
                 return
-            # imported in this thread: loading pyarrow would delay the end of the first cell
+            # imported in this thread, because loading pyarrow would delay the end of the first cell
             from workbench.timings.writer import RunWriter
 
             assert self.path is not None
-            given = (self._store, self._read, self.path, self._facts, self._written)
-            self._writer = RunWriter(*given, self.samples)
+            self._writer = RunWriter(
+                self._store, self._read, self.path, self._facts, self._written, self.samples
+            )
         self._writer.write()
 
     def _write_verdict(self) -> None:
@@ -198,11 +210,11 @@ class RunStorage:
             return
         RunFolder(self.path).write_verdict(verdict)
         with self._changed:
-            if self._verdict is verdict:  # no newer one
+            if self._verdict is verdict:  # there is no newer verdict
                 self._verdict = None
 
     def _try(self, action: Callable[[], None], failed: str) -> bool:
-        """Call a function and return whether it succeeds; report each kind of error once."""
+        """Call a function and return whether it succeeded; report each kind of error once."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - training and the view go on without a disk
@@ -211,5 +223,6 @@ class RunStorage:
                 self._reported.add(kind)
                 where = f" in {self.path}" if self._writer is not None else ""
                 self.errors.append(failed.format(where=where, error=error))
+                _log.info("the run %s was not written: %r", self.path, error)
             return False
         return True

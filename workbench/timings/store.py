@@ -14,14 +14,15 @@ from workbench.timings.batch import Batch, block_of, one_set
 from workbench.timings.collective_records import CollectiveRecord as CollectiveRecord
 from workbench.timings.collective_records import CollectiveStore
 from workbench.timings.counts import Counts
-from workbench.timings.logged import NOTHING, Logged, LoggedStore
+from workbench.timings.logged import NOTHING, LoggedStore, LoggedTable
 from workbench.wire import Flag, IterationRecord, Layout
 
 PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
-"""The phases in stacking order; their sum is the iteration."""
+"""The phases in the order of stacked charts; their sum is the duration of the iteration."""
 
 MARKS = ("first", "last", "done")
-"""Times since the iteration's start: first and last collective submitted, all finished."""
+"""Times since the start of the iteration: the first and the last collective were submitted, and all
+were finished."""
 
 ROW = np.dtype(
     [
@@ -53,52 +54,60 @@ ROW = np.dtype(
 )
 """One iteration of one rank.
 
-`process_set` and `peers` are the number and the size of the Horovod process set of all
-collectives of the iteration; 0 and all ranks if they used several sets. `samples`, `batch`,
-`batches` and `communication_cpu_ns` are as in `IterationRecord`, 0 if unknown. `offset_ns` added
-to the rank's clock, when it submitted its last collective, gives the kernel's clock;
-`uncertainty_ns` is its greatest error, infinite if the offset is unknown.
+`process_set` and `peers` are the number and the size of the Horovod process set that all
+collectives of the iteration used; 0 and the number of all ranks if they used several sets.
+`samples`, `batch`, `batches` and `communication_cpu_ns` are as in `IterationRecord`, 0 if unknown.
+`offset_ns` is the kernel's clock minus the rank's clock when the rank submitted its last
+collective. `uncertainty_ns` is the maximum error of the offset, infinite if the offset is unknown.
 """
 
 Rows = npt.NDArray[Any]
 
-ROW_LIMIT = 1 << 20
-"""Rows kept, of `ROW.itemsize` bytes; the older half is deleted when this limit is reached."""
+MAX_STORED_ROWS = 1 << 20
+"""Maximum number of rows in memory, each of `ROW.itemsize` bytes. Beyond it, the older half is
+deleted."""
 
-_SAME_LAYOUTS = 1024
+_MAX_SHARED_LAYOUTS = 1024
 
 Sent = tuple[Sequence[int], Layout | Sequence[bytes]]
-"""What ranks have sent: a layout of some ranks; or packed records, with the rank of each."""
+"""What ranks have sent: some ranks with their common layout, or packed records after the rank of
+each record."""
 
 
 class Store:
     """Rows in order of arrival; thread-safe.
 
     Iterations are numbered across the cells of a cluster: the first iteration of a cell follows
-    the last of the earlier cells.
+    the last iteration of the earlier cells.
 
     Attributes
     ----------
     collectives
         The records of single collectives.
     logged
-        What cells have logged with their iterations.
+        The values that cells have logged with their iterations.
+    counts
+        The numbers of records and iterations that have arrived.
+    deleted_rows
+        The number of rows that are no longer in memory.
+    version
+        A number that increases when records are added.
     """
 
-    def __init__(self, row_limit: int = ROW_LIMIT) -> None:
+    def __init__(self, max_rows: int = MAX_STORED_ROWS) -> None:
         self._lock = threading.Lock()
-        self._limit = row_limit
+        self._limit = max_rows
         self._rows = np.empty(1024, dtype=ROW)
         self._count = 0
         self._first_of_cell: dict[int, int] = {}
         self._next_iteration = 0
         self._layouts: dict[tuple[int, int], Layout] = {}
         self._same: dict[Layout, Layout] = {}
-        """Layouts by value: those of all ranks are usually equal, and kept once."""
+        """Layouts by value, so that equal layouts of many ranks are kept once."""
         self.collectives = CollectiveStore()
         self.logged = LoggedStore(self._first_iterations)
         self.counts = Counts()
-        self.forgotten = 0
+        self.deleted_rows = 0
         self.version = 0
 
     def add_layout(self, rank: int, layout: Layout) -> None:
@@ -116,21 +125,21 @@ class Store:
         self.add_all([((rank,), (record.pack(),))])
 
     def add_all(self, sent: Iterable[Sent]) -> list[WireError]:
-        """Append what ranks have sent, in order; return why records were refused."""
+        """Append what ranks have sent, in order; return the errors of records that were refused."""
         sent = list(sent)
         records: list[bytes] = []
         ranks: list[int] = []
-        for own, content in sent:
+        for sending_ranks, content in sent:
             if not isinstance(content, Layout):
                 records += content
-                ranks += own
+                ranks += sending_ranks
         batch = Batch(records, ranks)
         numbers = np.zeros(len(records), np.int64)
         numbers[batch.arrived] = batch.number
         with self._lock:
-            found = self._find_layouts(sent, numbers.tolist())
+            all_layouts = self._find_layouts(sent, numbers.tolist())
             if len(batch):
-                layouts = [found[place] for place in batch.arrived.tolist()]
+                layouts = [all_layouts[index] for index in batch.arrived.tolist()]
                 iterations = self._number(batch)
                 rows = np.zeros(len(batch), ROW)
                 batch.fill(rows, layouts)
@@ -146,41 +155,44 @@ class Store:
             return dict(self._first_of_cell)
 
     def _find_layouts(self, sent: Iterable[Sent], numbers: list[int]) -> list[Layout | None]:
-        """Add the layouts that were sent; return the layout of each record, by its number."""
-        found: list[Layout | None] = []
+        """Add the layouts that were sent, and return the layout that each record refers to."""
+        layouts: list[Layout | None] = []
         for ranks, content in sent:
             if isinstance(content, Layout):
-                if len(self._same) >= _SAME_LAYOUTS:
+                if len(self._same) >= _MAX_SHARED_LAYOUTS:
                     self._same.clear()
                 layout = self._same.setdefault(content, content)
                 self._layouts.update(((rank, layout.number), layout) for rank in ranks)
             else:
-                own = numbers[len(found) : len(found) + len(content)]
-                found += map(self._layouts.get, zip(ranks, own, strict=True))
-        return found
+                record_numbers = numbers[len(layouts) : len(layouts) + len(content)]
+                layouts += map(self._layouts.get, zip(ranks, record_numbers, strict=True))
+        return layouts
 
     def _number(self, batch: Batch) -> npt.NDArray[np.int64]:
-        """Return the number of each record's iteration, counted across cells."""
-        numbers, inside = np.full(len(batch), -1, np.int64), batch.in_iterations
+        """Return the number of each record's iteration across cells; -1 outside of iterations."""
+        numbers = np.full(len(batch), -1, np.int64)
+        inside = batch.in_iterations
         for cell in dict.fromkeys(batch.cells[inside].tolist()):
-            own = inside & (batch.cells == cell)
+            of_cell = inside & (batch.cells == cell)
             if cell not in self._first_of_cell:
-                before = int(numbers[: np.argmax(own)].max(initial=-1))
+                before = int(numbers[: np.argmax(of_cell)].max(initial=-1))
                 self._first_of_cell[cell] = max(self._next_iteration, before + 1)
-            numbers[own] = self._first_of_cell[cell] + batch.index[own]
+            numbers[of_cell] = self._first_of_cell[cell] + batch.index[of_cell]
         self._next_iteration = max(self._next_iteration, int(numbers.max()) + 1)
         return numbers
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the rows from index `start` on, counted from the first received row."""
+        """Return a copy of the rows from index `start` on; the first received row has index 0."""
         return self.read(start)[1]
 
     def read(self, start: int, stop: int | None = None) -> tuple[int, Rows]:
         """Return the index of the first row in memory from `start` on, and a copy of the rows."""
         with self._lock:
-            first = max(start, self.forgotten)
-            end = self._count if stop is None else min(self._count, max(stop - self.forgotten, 0))
-            return first, self._rows[first - self.forgotten : end].copy()
+            first = max(start, self.deleted_rows)
+            end = (
+                self._count if stop is None else min(self._count, max(stop - self.deleted_rows, 0))
+            )
+            return first, self._rows[first - self.deleted_rows : end].copy()
 
     def between(self, first: int, last: int) -> Rows:
         """Return a copy of the rows of the iterations `first` to `last`, both included."""
@@ -195,14 +207,14 @@ class Store:
 
     @property
     def newest_cell(self) -> int:
-        """The number of the last cell that has iterations; 0 if none has."""
+        """The number of the last cell with iterations; 0 if there is no such cell."""
         with self._lock:
             return max(self._first_of_cell, default=0)
 
     @property
     def total(self) -> int:
         """Number of rows received so far."""
-        return self.forgotten + self._count
+        return self.deleted_rows + self._count
 
     def layouts(self) -> dict[tuple[int, int], Layout]:
         """Return the layouts that the ranks use, by rank and number."""
@@ -214,31 +226,31 @@ class Store:
         rows: Rows,
         records: Iterable[CollectiveRecord],
         layouts: dict[tuple[int, int], Layout],
-        logged: Logged = NOTHING,
+        logged: LoggedTable = NOTHING,
     ) -> None:
-        """Replace the contents by those of an earlier kernel's store."""
+        """Replace the contents by the contents of an earlier kernel's store."""
         self.logged.restore(logged)
         with self._lock:
-            self.forgotten = max(0, len(rows) - self._limit // 2)
-            self._rows = rows[self.forgotten :]
+            self.deleted_rows = max(0, len(rows) - self._limit // 2)
+            self._rows = rows[self.deleted_rows :]
             self._count = len(self._rows)
             self._layouts = dict(layouts)
             self.collectives.append(block_of(records))
             self._next_iteration = int(rows["iteration"].max()) + 1 if len(rows) else 0
-            cells, place = np.unique(rows["cell"], return_inverse=True)
+            cells, cell_index = np.unique(rows["cell"], return_inverse=True)
             first = np.full(len(cells), self._next_iteration)
-            np.minimum.at(first, place, rows["iteration"])
+            np.minimum.at(first, cell_index, rows["iteration"])
             self._first_of_cell = dict(zip(cells.tolist(), first.tolist(), strict=True))
             self.version += 1
 
     def extend(self, rows: Rows, records: Iterable[CollectiveRecord]) -> None:
-        """Append the next rows and records of a recorded run, whose iterations have numbers."""
+        """Append the next rows and records of a recorded run; their iterations have numbers."""
         with self._lock:
             self._append(rows)
             self.collectives.append(block_of(records))
             for cell in dict.fromkeys(rows["cell"].tolist()):
-                own = rows["iteration"][rows["cell"] == cell]
-                self._first_of_cell.setdefault(cell, int(own.min()))
+                iterations = rows["iteration"][rows["cell"] == cell]
+                self._first_of_cell.setdefault(cell, int(iterations.min()))
             self.version += 1
 
     def _append(self, rows: Rows) -> None:
@@ -247,7 +259,7 @@ class Store:
                 half = self._limit // 2
                 self._rows[: self._count - half] = self._rows[half : self._count]
                 self._count -= half
-                self.forgotten += half
+                self.deleted_rows += half
             new, rows = np.split(rows, [self._limit - self._count])
             if (end := self._count + len(new)) > len(self._rows):
                 grown = np.empty(min(max(1024, 2 * end), self._limit), ROW)
@@ -258,20 +270,24 @@ class Store:
 
 
 def peers(layout: Layout, world_size: int) -> tuple[int, int]:
-    """Return the process set of all of a layout's collectives, and how many ranks it has."""
+    """Return the process set that all collectives of a layout share, and its number of ranks.
+
+    Return 0 and `world_size` if they use several sets.
+    """
     number, ranks = one_set(layout)
     return (number, ranks) if number else (0, world_size)
 
 
 def peers_of(rows: Rows) -> npt.NDArray[np.int64]:
-    """Return how many ranks took part in each row's collectives; old files lack `peers`."""
+    """Return how many ranks took part in each row's collectives."""
+    # old files lack `peers`, which is then 0
     return np.where(rows["peers"] > 0, rows["peers"], rows["world_size"]).astype(np.int64)
 
 
 def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which rows are the first iteration of their cell, a warm-up.
+    """Return a mask of the rows that are the first iteration of their cell, a warm-up.
 
-    If a cell and the one before it have one iteration each, the later one is no warm-up.
+    If a cell and the cell before it have one iteration each, the later iteration is no warm-up.
     """
     first = has_flag(rows, Flag.FIRST_OF_CELL)
     cells = np.unique(rows["cell"][first])
@@ -283,9 +299,10 @@ def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def last_cell(rows: Rows) -> Rows:
-    """Return the rows of the last cell, and of the cells with one iteration if it has one.
+    """Return the rows of the last cell.
 
-    These are the successive cells before it that also have one iteration.
+    If the last cell has one iteration, also return the rows of the successive cells before it that
+    have one iteration each.
     """
     cells, inverse = np.unique(rows["cell"], return_inverse=True)
     several = np.zeros(len(cells), bool)
@@ -297,7 +314,7 @@ def last_cell(rows: Rows) -> Rows:
 
 
 def profiled(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which rows are of iterations that were profiled on any of their ranks."""
+    """Return a mask of the rows with iterations that were profiled on any of their ranks."""
     flagged = has_flag(rows, Flag.PROFILED)
     if not flagged.any():
         return flagged
@@ -305,20 +322,20 @@ def profiled(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which rows cannot distinguish data and forward."""
+    """Return a mask of the rows that cannot distinguish data and forward."""
     return has_flag(rows, Flag.FORWARD_UNSEEN)
 
 
 def phases_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which rows are one compiled function, such as a ``tf.function``: all is `other`."""
+    """Return a mask of the rows of compiled functions (``tf.function``): all is in `other`."""
     return np.asarray(forward_unseen(rows) & (rows["backward_ns"] == 0))
 
 
 def communication_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which rows have communication of which nothing could be timed."""
+    """Return a mask of the rows with communication that could not be timed at all."""
     return np.asarray(has_flag(rows, Flag.UNHEARD) & (rows["communication_ns"] == 0))
 
 
 def has_flag(rows: Rows, flag: Flag) -> npt.NDArray[np.bool_]:
-    """Return which rows have a flag."""
+    """Return a mask of the rows that have a flag."""
     return np.asarray((rows["flags"] & int(flag)) != 0)

@@ -23,7 +23,7 @@ from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
 
 LATEST = 100
-"""Number of iterations in the live figures."""
+"""Number of the latest iterations that live figures are computed over."""
 
 _TIMES = ("iteration_us", "communication_us", "exposed_us")
 _RATIOS = ("exposed_share", "algbw_gbps", "busbw_gbps")
@@ -34,7 +34,8 @@ class Summary:
     """Key figures: means over iterations and ranks.
 
     The first iteration of a cell is left out unless there are no others, because it allocates,
-    negotiates and warms up. So are iterations that were profiled. Unknown figures are NaN.
+    negotiates and warms up. Iterations that were profiled are left out, too. Unknown figures are
+    NaN.
 
     Attributes
     ----------
@@ -49,7 +50,7 @@ class Summary:
     profiled
         Number of iterations that were profiled.
     profiled_left_out
-        Whether they are left out; not if there are no others.
+        Whether these iterations are left out; they are not if there are no others.
     ranks
         Number of ranks that reported.
     iterations_per_s
@@ -59,30 +60,30 @@ class Summary:
     phases_us
         Phases by name; their sum is `iteration_us`.
     communication_us, overlapped_us
-        Time in which gradients were communicated, and how much of it overlapped with compute.
+        Duration of the communication of gradients, and how much of it overlapped with compute.
     exposed_us, exposed_share
-        Time in which training waited for gradients, and its share of the iteration.
+        How long training waited for gradients, and the share of this time in the iteration.
     waiting_us, queued_us, transfer_us
-        The parts of `exposed_us`: by how much the last rank submitted its gradients later (also if
-        training was stopped only when they were already on their way), in queues, and
-        for transfers. The last two are unknown if the backend does not record transfers.
+        The parts of `exposed_us`: waiting for the last rank, which submitted its gradients later
+        (also if training was stopped only after they were on their way); time in queues; and time
+        in transfers. The last two are unknown if the backend does not record transfers.
     messages_us
-        How much of `exposed_us` training waited for sends and receives. Of iterations with such
-        waits, the parts of `exposed_us` are unknown.
+        The part of `exposed_us` that training waited for sends and receives. In iterations with
+        such waits, the parts of `exposed_us` are unknown.
     unheard
         Number of iterations with communication that cannot be timed. If there is no other
         communication, its figures are NaN, and its time is in the other phases.
     compiled
-        Number of iterations that are one compiled function, whose phases are unknown.
+        Number of iterations that are one compiled function, so that their phases are unknown.
     algbw_gbps, busbw_gbps
         Bandwidths in 10^9 bits per second: all bytes over all communication time.
     bytes, tensors
         Size and number of the gradients of one rank and iteration.
     progress
-        Samples per second; and since the first iteration, whatever the number of iterations of
-        the figures, passes over the data and what communication has cost.
+        Samples per second; and the passes over the data and the cost of communication since the
+        first iteration, independent of the number of iterations in the figures.
     slowest_rank, slowest_excess_us
-        The rank that is always late and by how much (`stragglers.always_late`), or None.
+        The rank that is always late, and by how much (`stragglers.always_late`); or None.
     """
 
     iteration: int
@@ -116,7 +117,7 @@ class Summary:
 
     @property
     def scope(self) -> str:
-        """Which iterations the figures are about, such as ``"iterations 230 to 329"``."""
+        """The iterations of the figures as text, such as ``"iterations 230 to 329"``."""
         return iterations_text(self.first_iteration, self.last_iteration)
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,10 +127,12 @@ class Summary:
 
 def summarize(rows: Rows, latest: int | None = None) -> Summary:
     """Return the key figures of `rows`, or of their `latest` iterations."""
-    whole, last = rows, int(rows["iteration"].max()) if len(rows) else -1
+    whole = rows
+    last = int(rows["iteration"].max()) if len(rows) else -1
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > last - latest]
-    every, rows = rows, typical(rows)
+    every = rows
+    rows = typical(every)
     rings = list(lateness(rows))
     table = columns(rows, rings)
     figures = means(table, [*_TIMES, *EXPOSED_PARTS, *_RATIOS])
@@ -169,7 +172,13 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
 
 
 def warm_note(left_out: int) -> str:
-    """Return a sentence on the iterations that means leave out; empty without any."""
+    """Return a sentence on the warm-up iterations that means leave out; empty if there are none.
+
+    Examples
+    --------
+    >>> warm_note(3)
+    'The first iterations of 3 cells are left out: they warm up.'
+    """
     if not left_out:
         return ""
     if left_out == 1:
@@ -178,22 +187,22 @@ def warm_note(left_out: int) -> str:
 
 
 def left_out_notes(every: Rows) -> tuple[str, ...]:
-    """Return sentences on the iterations that `typical` leaves out of these rows, and why."""
+    """Return sentences on the iterations of `every` that `typical` leaves out, with the reasons."""
     used = typical(every)
-    found = (
+    sentences = (
         warm_note(first_left_out(every, used)),
         profiled_note(_count(every[profiled(every)]), left_out=not profiled(used).any()),
     )
-    return tuple(filter(None, found))
+    return tuple(filter(None, sentences))
 
 
 def first_left_out(every: Rows, used: Rows) -> int:
-    """Return how many first iterations of cells are not among the rows that are used."""
+    """Return how many first iterations of cells the rows `used` leave out of the rows `every`."""
     return _count(every[first_of_cell(every)]) if len(used) < len(every) else 0
 
 
 def profiled_note(count_profiled: int, *, left_out: bool) -> str:
-    """Return a sentence on the iterations that were profiled; empty without any."""
+    """Return a sentence on the iterations that were profiled; empty if there are none."""
     if not count_profiled:
         return ""
     count = "1 iteration" if count_profiled == 1 else f"{count_profiled:,} iterations"
@@ -216,18 +225,19 @@ COMPILED = "A tf.function does not report its phases: all of its time is in othe
 
 
 def notes(summary: Summary) -> tuple[str, ...]:
-    """Return the caveats of a summary: left-out iterations, communication that is not timed."""
-    found = [
+    """Return sentences on the limits of a summary, such as iterations that are left out."""
+    sentences = [
         warm_note(summary.left_out),
         profiled_note(summary.profiled, left_out=summary.profiled_left_out),
     ]
     if summary.unheard:
-        some = "" if summary.unheard >= summary.iterations else " (in some iterations)"
-        found.append(f"{UNHEARD}{some}.")
+        scope = "" if summary.unheard >= summary.iterations else " (in some iterations)"
+        sentences.append(f"{UNHEARD}{scope}.")
     if summary.compiled:
-        found.append(f"{COMPILED}.")
-    return tuple(filter(None, found))
+        sentences.append(f"{COMPILED}.")
+    return tuple(filter(None, sentences))
 
 
 def _count(rows: Rows) -> int:
+    """Return the number of distinct iterations."""
     return len(np.unique(rows["iteration"]))

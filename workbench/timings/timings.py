@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from workbench.timings.verdict import Verdict
     from workbench.wire.sample_messages import LineSamples
 
+_log = logging.getLogger(__name__)
+
 RECORDING_OFF = "Recording is off: switch it on with %timings on."
 EARLIER = "All figures are of earlier cells."
 
@@ -33,13 +36,15 @@ EARLIER = "All figures are of earlier cells."
 class Timings(LiveSource, TimingsQueries):
     """The timings of a cluster: received from its ranks, kept in memory, and written to disk.
 
-    A thread of its own receives the records. `TimingsQueries` returns tables and figures, and
-    exports them to other tools.
+    A separate thread receives the records. `TimingsQueries` returns tables and figures, and exports
+    them to other tools.
 
     Parameters
     ----------
     one_clock
-        Whether all ranks run on the kernel's machine; see `LiveSource`.
+        Whether all ranks run on the kernel's VM; see `LiveSource`.
+    recording
+        Whether the first cell is recorded.
 
     Attributes
     ----------
@@ -48,30 +53,31 @@ class Timings(LiveSource, TimingsQueries):
     line_samples
         The latest answer of each rank to `Cluster.sample_lines`, by rank.
     note
-        Adds facts, as plain values, to those of the run that `keep` has begun.
+        Adds facts, as plain values, to the run that `keep` has begun.
     recording
         Whether the next cell is recorded.
     samples
         The samples of the VMs that are stored with the run.
     storage_errors
-        Why the run could not be written to disk, the newest last.
+        Errors and their reasons if the run could not be written to disk, the newest last.
     separate
-        The newest cell whose ranks have exchanged no gradients; None without any.
+        The newest cell without exchanged gradients; None if there is no such cell.
     failures
-        What ranks no longer record in the last cell, because that has failed, in sentences.
+        Sentences on the kinds of recording that have failed in the last cell, and stopped.
     verdict
-        Of the last cell that was concluded; its `cell` may be earlier than the newest iterations.
+        The newest verdict; its `cell` may be earlier than the newest iterations.
     """
 
     def __init__(self, *, one_clock: bool = False, recording: bool = True) -> None:
         super().__init__(one_clock=one_clock)
         self.recording = recording
         self._last_cell = 0
-        """The user's last cell; 0 if none was noted."""
+        """Number of the user's last cell; 0 before the first."""
         self._unrecorded_cell = 0
-        """The user's last cell that was not recorded."""
+        """Number of the user's last cell that was not recorded; 0 if all were recorded."""
         self.closed = False
-        self._ended: tuple[int, dict[int, int]] = 0, {}
+        self._ended: tuple[int, dict[int, int]] = (0, {})
+        """The last cell that has ended, and how many records each rank has sent in it."""
         self.line_samples: dict[int, LineSamples] = {}
         self.verdict: Verdict | None = None
         self.separate: SeparateTraining | None = None
@@ -106,9 +112,10 @@ class Timings(LiveSource, TimingsQueries):
             name="timings",
             state=state,
         )
+        _log.debug("receiving timings on %s", interface)
 
     def to_state(self) -> dict[str, Any]:
-        """Return what the next kernel that attaches needs: the port, the run, what is recorded."""
+        """Return the state for the next kernel that attaches: port, run, and what is recorded."""
         assert self._inbox is not None
         return self._inbox.to_state() | {
             "run": None if self.path is None else str(self.path),
@@ -151,16 +158,17 @@ class Timings(LiveSource, TimingsQueries):
         facts
             More facts about the run, as plain values.
         """
-        given = {"cluster": name, "world_size": len(ranks), "ranks": ranks, **facts}
-        self._storage.begin(given, folder)
+        run_facts = {"cluster": name, "world_size": len(ranks), "ranks": ranks, **facts}
+        self._storage.begin(run_facts, folder)
 
     def record(self, *, on: bool) -> None:
-        """Note that the next cells are recorded, or are not."""
+        """Set whether the next cells are recorded."""
         self.recording = on
+        _log.debug("recording is %s", "on" if on else "off")
         self._notify()
 
     def begin_cell(self, cell: int, *, recorded: bool = True, of_user: bool = False) -> bool:
-        """Begin a cell, of the user or of this package; return whether `to_state` has changed."""
+        """Begin a cell of the user or of this package; return whether `to_state` has changed."""
         changed = of_user and (self.last_recorded != recorded or not recorded)
         if of_user:
             self._last_cell = cell
@@ -168,15 +176,16 @@ class Timings(LiveSource, TimingsQueries):
         self.lag_s = float("nan")
         if recorded:
             self._running.add(cell)
+        _log.debug("cell %d begins (%s)", cell, "recorded" if recorded else "not recorded")
         self.clocks.begin_cell(cell)
         self._storage.warn()
         self._notify()
         return changed
 
     def end_cell(self, cell: int, counts: dict[int, int], timeout_s: float = 2.0) -> bool:
-        """End a cell after its records have arrived: `counts` of them by rank.
+        """End a cell after its records have arrived; `counts` has their number by rank.
 
-        Return False if some have not arrived after `timeout_s`.
+        Return False if some records have not arrived after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
 
@@ -186,22 +195,31 @@ class Timings(LiveSource, TimingsQueries):
         with self._arrived:
             self._arrived.wait_for(complete, max(0.0, deadline - time.monotonic()))
         self._running.discard(cell)
-        if self._last_cell in {0, cell}:  # otherwise it is one of ours, such as a calibration
+        # other cells are run by this package, for example for a calibration
+        if self._last_cell in {0, cell}:
             self._ended = cell, counts
         self._store.counts.end_cell(cell, counts)
         if any(counts.values()):
             self._storage.flush()
         self._storage.warn()
         self._notify()
-        return complete()
+        is_complete = complete()
+        if is_complete:
+            _log.debug("cell %d has ended: %d records", cell, sum(counts.values()))
+        else:
+            _log.info(
+                "cell %d has ended, but some of its %d records did not arrive within %g s",
+                *(cell, sum(counts.values()), timeout_s),
+            )
+        return is_complete
 
     def note_failures(self, failures: Mapping[int, Mapping[str, str]]) -> bool:
-        """Note what a cell's ranks no longer record; return whether there is anything.
+        """Set `failures` for a cell; return whether any kind of recording has failed.
 
         Parameters
         ----------
         failures
-            For each rank why a kind of recording has stopped, by what it records.
+            For each rank, the reasons why recording has stopped, by the kind of recording.
         """
         ranks_of: dict[tuple[str, str], list[int]] = {}
         for rank, reasons in sorted(failures.items()):
@@ -212,15 +230,17 @@ class Timings(LiveSource, TimingsQueries):
             "as without it, and the next cell tries again."
             for (kind, reason), ranks in ranks_of.items()
         )
+        if self.failures:
+            _log.info("%s", self.failures)
         return bool(self.failures)
 
     def note_separate(self, training: SeparateTraining) -> None:
-        """Note that the ranks have exchanged no gradients in a cell."""
+        """Set the newest cell without exchanged gradients."""
         self.separate = training
         self._notify()
 
     def conclude(self, verdict: Verdict) -> None:
-        """Store the verdict of the last cell with the run, for views and later kernels."""
+        """Set the verdict of the last cell, and store it for views and later kernels."""
         self.verdict = verdict
         self._storage.write_verdict(verdict)
         self._notify()
@@ -228,6 +248,7 @@ class Timings(LiveSource, TimingsQueries):
     def close(self) -> None:
         """Stop receiving and end the run's files; the timings can still be read."""
         self.closed = True
+        _log.debug("closing the timings of the run %s", self.path)
         self.clocks.stop_pings()
         if self._inbox is not None:
             self._inbox.close()
@@ -246,32 +267,35 @@ class Timings(LiveSource, TimingsQueries):
 
     @property
     def remark(self) -> str:
-        """What is unusual about the last cell's iterations, in sentences, or an empty string."""
-        if self.failures:  # what was counted says nothing then
+        """Sentences on unusual iterations of the last cell, or an empty string."""
+        if self.failures:  # the counts are then meaningless
             return self.failures
-        (cell, sent), counts = self._ended, self._store.counts
+        cell, sent = self._ended
+        counts = self._store.counts
         unheard = f"{UNHEARD}." if counts.unheard(cell) else ""
         if missing := counts.missing(cell):
             were = "were" if missing > 1 else "was"
             text = f"{missing:,} of the {sum(sent.values()):,} records of the last cell {were} lost"
             return f"{text} on the way to this kernel, and are in no figure. {unheard}".rstrip()
         iterations = {rank: counts.iterations(cell, rank) for rank in sent}
-        alone = self.separate
-        separate = str(alone) if alone is not None and alone.cell == cell else ""
+        training = self.separate
+        separate = str(training) if training is not None and training.cell == cell else ""
         counted = _count_remark(iterations, any(sent.values()), len(self) > 0)
         remarks = counted, separate, unheard
         return " ".join(filter(None, remarks))
 
     @property
     def unrecorded(self) -> str:
-        """A line about what is not recorded, and how to record it; empty if all is."""
+        """A line on what is not recorded, and how to record it; empty if everything is recorded."""
         texts = []
         if not self.recording:
             texts.append(RECORDING_OFF)
         if self.outdated:
-            which, figures = "The last", "earlier cells"
+            which = "The last"
+            figures = "earlier cells"
             if self.last_recorded:
-                which, figures = "An earlier", "cells before it"
+                which = "An earlier"
+                figures = "cells before it"
             again = " Run it again to record it." if self.recording else ""
             texts.append(f"{which} cell was not recorded.{again}")
             if len(self):
@@ -280,16 +304,16 @@ class Timings(LiveSource, TimingsQueries):
 
     @property
     def last_recorded(self) -> bool:
-        """Whether the user's last cell was recorded; True before the first."""
+        """Whether the user's last cell was recorded; True before the first cell."""
         return not self._unrecorded_cell or self._last_cell != self._unrecorded_cell
 
     @property
     def outdated(self) -> bool:
-        """Whether a cell of the user was not recorded after the newest iterations were."""
+        """Whether the user has run a cell without recording since the newest iterations."""
         return self._unrecorded_cell > self.newest_cell
 
     def iterations_of(self, cell: int) -> int | None:
-        """Return how many iterations the last cell had, on the rank with most; None if unknown."""
+        """Return the number of iterations of a cell on the rank with the most; None if unknown."""
         if cell <= self._unrecorded_cell:
             return None
         return max((self._store.counts.iterations(cell, rank) for rank in self.vms), default=0)
@@ -298,16 +322,17 @@ class Timings(LiveSource, TimingsQueries):
         if isinstance(message, LoggedValues):
             self._store.logged.add(rank, message.check())
         elif isinstance(message, VmLoggedValues):
-            for own, logged in zip(message.ranks, message.check().logged, strict=True):
-                self._store.logged.add(own, logged)
+            for sender, logged in zip(message.ranks, message.check().logged, strict=True):
+                self._store.logged.add(sender, logged)
         else:
             self._received.append(_sent(rank, message))
 
     def _store_received(self) -> None:
-        """Store all that has arrived together, which costs less than one record at a time."""
+        """Store all records that have arrived; storing them one by one would cost more."""
         if not self._received:
             return
-        received, self._received = self._received, []
+        received = self._received
+        self._received = []
         self.errors += map(str, self._store.add_all(received))
         self._measure_lag()
         with self._arrived:
@@ -316,22 +341,22 @@ class Timings(LiveSource, TimingsQueries):
 
 
 def _sent(rank: int, message: Message) -> Sent:
-    """Return what a message of a rank, or of a VM's agent, adds to the store, by rank."""
+    """Return the contents of a message from a rank or from a VM's agent, for `Store.add_all`."""
     if isinstance(message, Layout):
         return (rank,), message.check()
     if isinstance(message, Records):
         return (rank,) * len(message.records), message.records
     if isinstance(message, VmLayout):
         return message.ranks, message.layout.check()
-    assert isinstance(message, VmRecords)  # no other is sent here
+    assert isinstance(message, VmRecords)  # no other message is sent to this inbox
     return message.ranks, message.split()
 
 
 def _count_remark(iterations: dict[int, int], recorded: bool, earlier: bool) -> str:
     """Return a remark on unusual numbers of iterations by rank, or an empty string.
 
-    `recorded` is whether the cell has sent any record, `earlier` whether any cell has had
-    iterations.
+    `recorded` is whether the ranks have sent any record of the cell, `earlier` whether any cell has
+    had iterations.
     """
     by_count: dict[int, list[int]] = {}
     for rank, count in iterations.items():

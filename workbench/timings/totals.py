@@ -1,7 +1,7 @@
 """The cost of single collectives over some iterations, by name.
 
-Views request this often. So it reads at most `MAX_RECORDS` records, evenly spread over the
-iterations.
+Views request the costs often. So `total` reads at most `MAX_RECORDS` records, evenly spread over
+the iterations.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from workbench.wire.record import TICK_NS, TIMES
 
 Times = npt.NDArray[np.int64]
 _Operation = tuple[str, int, str, int, str, int]
-"""Name, bytes, kind, process set, who called it, and the other rank of a message."""
+"""Name, bytes, kind, process set, caller, and the other rank of a message."""
 
 MAX_RECORDS = 512
-"""Most records that are read."""
+"""Maximum number of records that are read."""
 _NO_TIME = Unknown("it took no time that could be measured")
 _NOT_TIMED = Unknown("not recorded")
 
@@ -45,14 +45,16 @@ class CollectiveTotal:
         Time from submitted to finished, with queueing: the mean over iterations and ranks,
         without the first iteration of a cell unless there are no others.
     queued_us, transfer_us
-        Mean time until all ranks had submitted it, and of its transfer; or why they are unknown.
+        Mean time until all ranks had submitted it, and mean duration of its transfer; or the reason
+        why they are unknown.
     busbw_gbps
-        `bytes` over `mean_us` times the factor of its kind (10^9 bits/s), or why it is unknown.
+        `bytes` over `mean_us` times the factor of its kind (10^9 bits/s), or the reason why it is
+        unknown.
     exposed_share
-        Its share, 0 to 1, of the time in which training waited for communication. Buffers finish
-        one after another, so a buffer is assumed to run since the previous one finished. Its
-        share is the part of that within the iteration's `exposed` time, and is divided among
-        its collectives by their bytes.
+        Its share, 0 to 1, of the time that training waited for communication. Buffers finish
+        one after another, so a buffer is assumed to run since the previous buffer finished. The
+        share of the buffer is the part of this time within the iteration's `exposed` time. It is
+        divided among the collectives of the buffer by their bytes.
     group
         The name of its group of ranks (`groups.group_names`); empty for all ranks.
     peer
@@ -94,22 +96,22 @@ def total(records: Sequence[CollectiveRecord]) -> CollectiveTotals:
     """Return the cost of each collective of `records`."""
     if not records:
         return CollectiveTotals(-1, -1, ())
-    records = [one for one in records if not one.flags & Flag.LEFT_OUT] or records
-    numbers = [one.iteration for one in records]
+    records = [record for record in records if not record.flags & Flag.LEFT_OUT] or records
+    numbers = [record.iteration for record in records]
     step = -(-len(records) // MAX_RECORDS)
     costs: dict[_Operation, list[_Cost]] = {}
     for group in _by_layout(records[::step]):
         for operation, cost in _costs(group):
             costs.setdefault(operation, []).append(cost)
-    exposed_ns = max(1, sum(one.record.exposed_ns for one in records[::step]))
+    exposed_ns = max(1, sum(record.record.exposed_ns for record in records[::step]))
     names = group_names(records[::step], unique=True)
-    found = [_total(operation, parts, exposed_ns, names) for operation, parts in costs.items()]
-    found.sort(key=lambda row: (-row.exposed_share, -row.mean_us))
-    return CollectiveTotals(min(numbers), max(numbers), tuple(found))
+    totals = [_total(operation, parts, exposed_ns, names) for operation, parts in costs.items()]
+    totals.sort(key=lambda row: (-row.exposed_share, -row.mean_us))
+    return CollectiveTotals(min(numbers), max(numbers), tuple(totals))
 
 
 class _Cost(NamedTuple):
-    """A collective in some records of one layout: means in us, and a sum in ns."""
+    """The cost of a collective in the records of one layout: means in us, and a sum in ns."""
 
     records: int
     us: float
@@ -140,32 +142,38 @@ def _total(
 
 
 def _by_layout(records: Iterable[CollectiveRecord]) -> list[list[CollectiveRecord]]:
-    """Return the records in groups with the same collectives."""
+    """Return groups of records; the records of a group have the same collectives."""
     keys: dict[int, tuple[Any, ...]] = {}
     groups: dict[tuple[Any, ...], list[CollectiveRecord]] = {}
-    for one in records:
-        key = keys.get(id(one.layout))
+    for record in records:
+        key = keys.get(id(record.layout))
         if key is None:
-            key = keys[id(one.layout)] = tuple(_operations(one.layout))
-        groups.setdefault(key, []).append(one)
+            key = keys[id(record.layout)] = tuple(_operations(record.layout))
+        groups.setdefault(key, []).append(record)
     return list(groups.values())
 
 
 def _operations(layout: Layout) -> Iterable[_Operation]:
-    one = layout
-    columns = one.names, one.sizes_bytes, one.kinds, one.process_sets, one.by, one.peers
-    return zip(*columns, strict=True)
+    """Return the operation of each collective of a layout."""
+    return zip(
+        layout.names,
+        layout.sizes_bytes,
+        layout.kinds,
+        layout.process_sets,
+        layout.by,
+        layout.peers,
+        strict=True,
+    )
 
 
 def _costs(records: list[CollectiveRecord]) -> Iterable[tuple[_Operation, _Cost]]:
     """Yield each collective of a layout with its cost."""
     layout = records[0].layout
     times = (
-        np.array([[getattr(one.record, name) for one in records] for name in TIMES], np.int64)
-        * TICK_NS
+        np.array([[getattr(r.record, name) for r in records] for name in TIMES], np.int64) * TICK_NS
     )
     submitted, responded, began, ended, finished = times
-    exposed = np.array([one.record.exposed_ns for one in records], np.int64)
+    exposed = np.array([record.record.exposed_ns for record in records], np.int64)
     timed = is_timed(layout)
     columns = (
         np.mean(finished - submitted, axis=0) / 1e3,
@@ -184,7 +192,8 @@ def _exposed(times: Times, exposed: Times, layout: Layout) -> npt.NDArray[np.flo
 
     `times` has the shape (TIMES, records, collectives).
     """
-    submitted, finished = times[0], times[-1]
+    submitted = times[0]
+    finished = times[-1]
     order = np.argsort(finished, axis=1, kind="stable")
     begins, ends = (np.take_along_axis(column, order, axis=1) for column in (submitted, finished))
     before = np.concatenate([np.zeros((len(ends), 1), np.int64), ends[:, :-1]], axis=1)
@@ -192,10 +201,11 @@ def _exposed(times: Times, exposed: Times, layout: Layout) -> npt.NDArray[np.flo
     served = np.maximum(0, ends - np.maximum(np.maximum(begins, before), since[:, None]))
     buffer = np.array([number_buffers(times[:, row], layout) for row in range(len(ends))])
     buffer = np.take_along_axis(buffer, order, axis=1)
-    place = (buffer + np.arange(len(ends))[:, None] * (ends.shape[1] + 1)).ravel()
+    # one number per buffer of each record
+    group = (buffer + np.arange(len(ends))[:, None] * (ends.shape[1] + 1)).ravel()
     sizes = np.maximum(1, np.array(layout.sizes_bytes))[order]
-    together = np.bincount(place, served.ravel())[place]
-    share = sizes.ravel() / np.bincount(place, sizes.ravel())[place]
+    together = np.bincount(group, served.ravel())[group]
+    share = sizes.ravel() / np.bincount(group, sizes.ravel())[group]
     parts = np.empty(served.shape)
     np.put_along_axis(parts, order, (together * share).reshape(served.shape), axis=1)
     return parts

@@ -1,6 +1,6 @@
-"""The verdict of a training cell: what an iteration takes, and why, in one line and as figures.
+"""The verdict of a training cell: how long an iteration takes and why, as a line and as figures.
 
-`workbench.advisor.verdict` computes it; the run on disk and the live view have it.
+`workbench.advisor.verdict` computes the verdict; the run on disk and the live view keep it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = 1
 """Version of the stored JSON; incremented when earlier versions would misread it."""
 
 CHANGE = "; change: "
-"""What is before the change in `Verdict.text`."""
+"""The text that precedes the change in `Verdict.text`."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Cause:
     name
         Name of the cause, such as ``"exposed communication"``.
     evidence
-        What was measured.
+        The measurements that show the cause, as a text.
     change
-        What would help.
+        The change that would help, as a text.
     saving_us
         Predicted saving per iteration, in microseconds.
     saving_share
@@ -39,13 +39,28 @@ class Cause:
     bound
         Whether `saving_us` is only an upper bound.
     uncertainty
-        The interval of the saving in words, or why it is unknown.
+        The interval of the saving in words, or the reason why it is unknown.
     measure
-        What to measure to know more; empty if nothing is missing.
+        What to measure for a better prediction; empty if nothing is missing.
     low_us, high_us
-        Where `saving_us` is with a probability of `advisor.interval.CONFIDENCE`. The interval
-        combines how the time varies from iteration to iteration with the error of the model: of
-        the calibration, or of the simulation of the measured iteration.
+        The interval that contains `saving_us` with a probability of `advisor.interval.CONFIDENCE`.
+        It combines the variation between iterations with the error of the model, which is the error
+        of the calibration or of the simulation of the measured iteration.
+
+    Examples
+    --------
+    >>> cause = Cause(
+    ...     name="slow link",
+    ...     evidence="the link has 1 of 10 Gbit/s",
+    ...     change="Use the faster network",
+    ...     saving_us=12_000.0,
+    ...     saving_share=0.3,
+    ...     bound=True,
+    ... )
+    >>> cause.saving
+    'up to 12.00 ms (30%)'
+    >>> cause.text
+    'the link has 1 of 10 Gbit/s. Use the faster network.'
     """
 
     name: str
@@ -61,7 +76,7 @@ class Cause:
 
     @property
     def saving(self) -> str:
-        """The saving in words, such as ``"up to 12.00 ms (30%)"``; ``"unknown"`` if it is."""
+        """The saving in words, such as ``"up to 12.00 ms (30%)"``, or ``"unknown"``."""
         if isinstance(self.saving_us, Unknown) or isinstance(self.saving_share, Unknown):
             return "unknown"
         bound = "up to " if self.bound else ""
@@ -69,27 +84,27 @@ class Cause:
 
     @property
     def prediction(self) -> str:
-        """The saving and its interval in words, or why the saving is unknown."""
+        """The saving and its interval in words, or the reason why the saving is unknown."""
         if isinstance(self.saving_us, Unknown):
             return self.uncertainty
         return f"{self.saving} [{self.uncertainty}]"
 
     @property
     def text(self) -> str:
-        """The evidence, the change, and what to measure, in sentences."""
+        """Sentences with the evidence, the change, and what to measure."""
         text = f"{self.evidence}. {self.change}."
         return f"{text} To measure: {self.measure}." if self.measure else text
 
     def __str__(self) -> str:
-        """Return all of it in one line."""
+        """Return the prediction, the name and the text in one line."""
         return f"{self.prediction}  {self.name}: {self.text}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an iteration of a training cell takes, and why.
+    """How long an iteration of a training cell takes, and why.
 
-    The figures are those of the cell's newest iterations, at most 64, without its first one.
+    The figures are of at most 64 of the cell's newest iterations, without its first iteration.
 
     Attributes
     ----------
@@ -98,20 +113,20 @@ class Verdict:
     cell
         Number of the cell.
     first_iteration, last_iteration
-        The iterations of the figures, both included.
+        The first and the last iteration of the figures.
     ranks
         Number of ranks.
     iteration_us, median_us
         Mean and median duration of an iteration, in microseconds.
     exposed_us, exposed_share
-        Mean time in which training waited for gradients, and its share of the iteration.
+        Mean time that training waited for gradients, and its share of the iteration.
     waiting_us, queued_us, transfer_us
-        The parts of `exposed_us`: how much later the last rank submitted its gradients, in queues,
-        for transfers.
+        The parts of `exposed_us`: how much later the last rank submitted its gradients, time in
+        queues, and time in transfers.
     samples_per_s
-        Of all ranks together.
+        Samples per second of all ranks together.
     causes
-        As `workbench.explain` names them, the largest saving first.
+        The causes that `workbench.explain` names, with the largest saving first.
     """
 
     text: str
@@ -134,21 +149,21 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """The line without the change."""
+        """The text without the change."""
         return self.text.partition(CHANGE)[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values; an unknown one is ``{"unknown": reason}``."""
+        """Return the figures as plain values; an unknown figure is ``{"unknown": reason}``."""
         return {"version": VERSION, **encode(self)}
 
     @classmethod
     def from_dict(cls, values: Any) -> Verdict:
-        """Return the verdict of some plain values.
+        """Return the verdict that `to_dict` converted to plain values.
 
         Raises
         ------
         RunError
-            They are of another version, or damaged.
+            The values are of another version, or damaged.
         """
         version = values.get("version") if isinstance(values, dict) else None
         if version != VERSION:

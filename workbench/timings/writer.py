@@ -1,9 +1,10 @@
-"""Writes a store into a run's folder, continuing where the last write ended."""
+"""Writes a store into a run's folder; each write continues where the last write ended."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 import socket
 import time
@@ -22,28 +23,32 @@ from workbench.timings.collective_records import RecordBlock
 from workbench.timings.folder import FORMAT, SNAPSHOTS, RunFolder
 from workbench.timings.logged import MAX_NAMES
 from workbench.timings.run_lock import HEARTBEAT_S
-from workbench.timings.runs import Limits, prune
+from workbench.timings.runs import RunLimits, prune
 from workbench.timings.samples import SampleLog
 from workbench.timings.store import Rows, Store
 from workbench.wire import Layout
 from workbench.wire.record import VERSION
 
+_log = logging.getLogger(__name__)
+
 _BATCH_ROWS = 1 << 14
+"""Maximum number of rows in a batch of the file."""
 _BATCH_RECORDS = 1 << 10
+"""Maximum number of records in a batch of the file."""
 _OFFSETS_EVERY_S = 15.0
-"""Interval between corrections of clock offsets, because pings are as rare."""
+"""Interval between corrections of clock offsets; bursts of pings are as far apart."""
 _OFFSETS_CHANGE_S = 120.0
-"""A row's clock offset does not change later than this after the row was written."""
+"""Time after which the clock offset of a written row no longer changes."""
 
 
 class RunWriter:
     """Writes the files of one run, for one kernel.
 
-    The folder is created with the first row, so that a cluster that trains nothing leaves none.
-    On disk an iteration of one rank takes about 40 bytes, and 1.6 KB with its 161 collectives
-    (zstd; 2 ranks at 10 iterations a second: 120 MB an hour). Each flush adds 2 KB, and a layout
-    of 161 names 3 KB, once. If the run alone exceeds the limit for all runs, it records no more
-    single collectives; iterations continue.
+    The folder is created with the first row, so a cluster that trains nothing leaves no folder.
+    On disk, an iteration of one rank takes about 40 bytes, or 1.6 KB with 161 collectives
+    (zstd; 2 ranks at 10 iterations a second: 120 MB an hour). Each flush adds 2 KB, and each layout
+    with 161 names adds 3 KB once. If the run alone exceeds the limit for all runs, single
+    collectives are no longer written, but iterations are.
 
     Parameters
     ----------
@@ -54,10 +59,10 @@ class RunWriter:
     path
         The run's folder.
     facts
-        The contents of ``run.json``, and with the key `SNAPSHOTS` those of ``snapshots.json``;
-        may change.
+        The contents of ``run.json``; the key `SNAPSHOTS` has the contents of ``snapshots.json``.
+        The facts may change.
     written
-        How many rows, records and logged values of `store` the folder already contains.
+        How many rows, records and logged values of `store` are already in the folder.
     samples
         The samples of the VMs to write.
     """
@@ -78,7 +83,7 @@ class RunWriter:
         self._folder = RunFolder(path)
         self._rows, self._records, self._logged = written
         self._iterations = 0
-        self._limits = Limits()
+        self._limits = RunLimits()
         self._full = False
         self._streams: dict[str, arrow_files.StreamFile] = {}
         self._segment = -1
@@ -90,11 +95,12 @@ class RunWriter:
         self._own: dict[str, Any] = {}
         self._facts_on_disk: dict[str, Any] = {}
         self._snapshots_on_disk: dict[str, Any] | None = None
-        self._recent: list[tuple[float, Rows]] = []  # offsets of the last rows, and when written
+        self._recent: list[tuple[float, Rows]] = []
+        """The offsets of the latest rows, after the time at which they were written."""
         self._corrected_s = time.monotonic()
 
     def write(self) -> None:
-        """Write what is new; a batch that fails is written again with the next call.
+        """Write what is new; the next call writes a batch again that failed.
 
         Raises
         ------
@@ -120,14 +126,15 @@ class RunWriter:
             self._heartbeat_s = now
 
     def close(self) -> None:
-        """End the files and record it in ``run.json``; raise the exceptions of `write`."""
+        """End the files and mark the run as ended; raise the exceptions of `write`."""
         if self._lock is None:
             return
         try:
-            with contextlib.suppress(OSError):  # a full disk
+            with contextlib.suppress(OSError):  # the disk may be full
                 self._write_offsets()
             for kind, stream in self._streams.items():
-                with contextlib.suppress(OSError):  # the file then ends as after a kill
+                # if this fails, the file ends as if the kernel had been killed
+                with contextlib.suppress(OSError):
                     stream.close()
                     path = self._folder.stream(kind, self._segment)
                     self._own.setdefault("closed", {})[path.name] = stream.size_bytes
@@ -154,9 +161,11 @@ class RunWriter:
             self._streams = {}
             os.close(self._lock)
             self._lock = None
+            _log.info("closed the run %s after %d rows", self._folder.path, self._rows)
 
     def _open(self) -> None:
-        self._limits = Limits.from_environment()
+        """Create the folder, lock it, and remove old runs."""
+        self._limits = RunLimits.from_environment()
         make_private_folder(self._folder.path)
         self._segment = max(self._folder.segments(), default=-1) + 1
         earlier: dict[str, Any] = {}
@@ -167,12 +176,13 @@ class RunWriter:
             "format": FORMAT,
             "package": __version__,
             "record": VERSION,
-            # connects the ranks' times on the kernel's clock with the time of day of samples
+            # relates the ranks' times on the kernel's clock to the time of day of samples
             "clock": {"time_s": time.time(), "perf_ns": time.perf_counter_ns()},
             "kernel": {"host": socket.gethostname(), "pid": os.getpid()},
         }
         self._own.pop("ended_s", None)
         self._lock = self._folder.lock.acquire()
+        _log.info("writing the run %s as kernel %d", self._folder.path, self._segment)
         prune(self._folder.path.parent, self._limits, self._folder.path)
 
     def _write_facts(self) -> None:
@@ -191,7 +201,8 @@ class RunWriter:
             self._leave_out(
                 f"{first - self._rows} rows: the disk was too slow or full, and memory is limited"
             )
-            self._rows, self._recent = first, []
+            self._rows = first
+            self._recent = []
         for start in range(0, len(rows), _BATCH_ROWS):
             batch = rows[start : start + _BATCH_ROWS]
             self._append("iterations", arrow_files.rows_to_batch(batch))
@@ -206,17 +217,21 @@ class RunWriter:
         """
         self._corrected_s = now = time.monotonic()
         start = self._rows - sum(len(before) for _, before in self._recent)
-        # part by part: receiving records waits for each of these calls
+        # read in parts, because the receiver of records waits for each of these calls
         for _, before in self._recent:
             first, rows = self._read(start, start + len(before))
-            known = before[first - start :]  # memory no longer has the earlier rows
+            written = before[first - start :]  # memory no longer has the earlier rows
             start += len(before)
-            changed = rows[_offsets(rows) != known]
+            changed = rows[_offsets(rows) != written]
             if len(changed):
                 batch = arrow_files.rows_to_batch(changed, arrow_files.OFFSET_COLUMNS)
                 self._append("offsets", batch)
-            known[:] = _offsets(rows)
-        self._recent = [one for one in self._recent if one[0] > now - _OFFSETS_CHANGE_S]
+            written[:] = _offsets(rows)
+        self._recent = [
+            (written_s, offsets)
+            for written_s, offsets in self._recent
+            if written_s > now - _OFFSETS_CHANGE_S
+        ]
 
     def _write_records(self) -> None:
         first, records = self._store.collectives.read(self._records)
@@ -231,10 +246,10 @@ class RunWriter:
             return
         keys = self._layout_keys(records)
         for start in range(0, len(records), _BATCH_RECORDS):
-            some = records[start : start + _BATCH_RECORDS]
-            batch = arrow_files.records_to_batch(some, keys[start : start + _BATCH_RECORDS])
+            part = records[start : start + _BATCH_RECORDS]
+            batch = arrow_files.records_to_batch(part, keys[start : start + _BATCH_RECORDS])
             self._append("collectives", batch)
-            self._records = first + start + len(some)
+            self._records = first + start + len(part)
 
     def _write_samples(self) -> None:
         pending = self._samples.take()
@@ -256,14 +271,14 @@ class RunWriter:
             self._logged = end
 
     def _is_full(self) -> bool:
-        """Whether the run has reached the size limit for single collectives and samples."""
+        """Whether the run has reached the size limit for collectives, samples and logged values."""
         size = sum(stream.size_bytes for stream in self._streams.values())
-        if not self._full and size > self._limits.most_bytes:
+        if not self._full and size > self._limits.max_bytes:
             self._full = True
             self._leave_out(
                 f"single collectives from iteration {self._iterations} on, and samples of VMs "
                 "and logged values from that time on: the run takes the "
-                f"{self._limits.most_bytes} bytes that all runs may take"
+                f"{self._limits.max_bytes} bytes that all runs may take"
             )
         return self._full
 
@@ -282,21 +297,25 @@ class RunWriter:
         return keys
 
     def _layout_key(self, rank: int, layout: Layout) -> int:
-        known = self._layouts.get((rank, layout.number))
-        if known is None or (known[1] is not layout and known[1] != layout):
-            known = self._layouts[rank, layout.number] = self._next_key, layout
+        """Return the key of a rank's layout; a new layout gets the next key."""
+        keyed = self._layouts.get((rank, layout.number))
+        if keyed is None or (keyed[1] is not layout and keyed[1] != layout):
+            keyed = self._layouts[rank, layout.number] = self._next_key, layout
             self._next_key += 1
-            self._new_layouts.append((known[0], rank, layout))
-        return known[0]
+            self._new_layouts.append((keyed[0], rank, layout))
+        return keyed[0]
 
     def _append(self, kind: str, batch: pa.RecordBatch) -> None:
+        """Append a batch to the file of a kind, which is created for the first batch."""
         if kind not in self._streams:
             path = self._folder.stream(kind, self._segment)
             self._streams[kind] = arrow_files.StreamFile(path, batch.schema)
         self._streams[kind].append(batch)
 
     def _leave_out(self, text: str) -> None:
+        """Add a sentence to the facts on data that the run lacks."""
         self._own.setdefault("left_out", []).append(text)
+        _log.info("the run %s is incomplete; run.json has the reasons", self._folder.path)
 
 
 def _offsets(rows: Rows) -> Rows:

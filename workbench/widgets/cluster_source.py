@@ -17,7 +17,7 @@ from workbench.resources import Unknown
 from workbench.timings import Timings, stragglers
 from workbench.timings.derive import columns
 from workbench.timings.figures import typical, untypical
-from workbench.timings.progress import SoFar
+from workbench.timings.progress import RunningTotals
 from workbench.timings.store import Rows
 from workbench.timings.summary import LATEST, UNHEARD, summarize
 from workbench.timings.verdict import Verdict
@@ -87,7 +87,7 @@ class ClusterSource:
         self._run = 0
         self._first_start: dict[int, int] = {}
         self._late: list[StragglerEntry] = []
-        self._so_far, self._counted = SoFar(), 0
+        self._so_far, self._counted = RunningTotals(), 0
         self._changing = threading.Lock()
         """Held while what is known of a run is changed, since several threads read the timings."""
         self._nominal = NominalRate(cluster)
@@ -237,7 +237,7 @@ class ClusterSource:
                 self._run = next(self._runs)
                 self._first_start = {}
                 self._late = []
-                self._so_far, self._counted = SoFar(), 0
+                self._so_far, self._counted = RunningTotals(), 0
                 self._nominal = NominalRate(self._cluster)
                 self._unsubscribe()
                 self._unsubscribe = timings.subscribe(self._notify)

@@ -48,7 +48,7 @@ def test_layouts_that_change_keep_their_names(training):
     """A number that means other tensors after the ring was rebuilt is distinguished."""
     one = training()
     one.train(2)
-    one.timings.joined()
+    one.timings.begin_ring()
     other = layout("c")
     timings = one.train(2, layout=other, collectives=1)
     run = wb.open_run(timings.path)
