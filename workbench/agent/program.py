@@ -118,7 +118,7 @@ class AgentProcess:
         self._wakeup, self._wake = os.pipe()
         for descriptor in (self._wakeup, self._wake):
             os.set_blocking(descriptor, False)
-        kernel.wake_by(self._wakeup)
+        kernel.add_wakeup(self._wakeup)
 
     def run(self) -> None:
         """Serve kernels; end all ranks before returning."""
@@ -197,7 +197,7 @@ class AgentProcess:
         except Exception as error:  # noqa: BLE001 - an error is an answer, and must not end ranks
             answer = messages.Answer(asked.id, error=f"{type(error).__name__}: {error}")
         self._kernel.send(answer)
-        self._kernel.heard()  # a slow answer has delayed reading the kernel's messages
+        self._kernel.restart_silence()  # a slow answer has delayed reading the kernel's messages
 
     def _load(self, order: messages.Load) -> None:
         """Import what the ranks need, in a thread, so that messages are still handled."""

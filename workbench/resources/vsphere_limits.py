@@ -36,7 +36,7 @@ _PASSTHROUGH_NICS = ("mlx4_core", "mlx5_core", "bnxt_en", "irdma", "ice", "ixgbe
 
 
 @dataclass(frozen=True)
-class Limits:
+class DeviceLimits:
     """Maximum numbers of devices of one VM.
 
     Attributes
@@ -57,11 +57,11 @@ class Limits:
 
 
 LIMITS = (
-    Limits("7.0", 17, 16, 10, _UNKNOWN),
-    Limits("7.0 Update 2", 19, 16, 10, 10),
-    Limits("8.0", 20, 32, _UNKNOWN, 10),
-    Limits("8.0 Update 1", 20, 64, _UNKNOWN, 10),
-    Limits("8.0 Update 2", 21, 128, _UNKNOWN, 10),
+    DeviceLimits("7.0", 17, 16, 10, _UNKNOWN),
+    DeviceLimits("7.0 Update 2", 19, 16, 10, 10),
+    DeviceLimits("8.0", 20, 32, _UNKNOWN, 10),
+    DeviceLimits("8.0 Update 1", 20, 64, _UNKNOWN, 10),
+    DeviceLimits("8.0 Update 2", 21, 128, _UNKNOWN, 10),
 )
 
 
@@ -120,7 +120,7 @@ def reached_limits(snapshot: SnapshotRecord) -> Iterator[tuple[str, str]]:
             yield f"{count} {_DEVICES[name]}", ", ".join(reached)
 
 
-def _permits(limits: Limits, counts: Mapping[str, int]) -> bool:
+def _permits(limits: DeviceLimits, counts: Mapping[str, int]) -> bool:
     """Return whether a VM of this release may have so many devices; unknown limits permit all."""
     pairs = ((getattr(limits, name), count) for name, count in counts.items())
     return all(isinstance(maximum, Unknown) or count <= maximum for maximum, count in pairs)

@@ -105,7 +105,7 @@ class Connection:
     """
 
     socket: socket.socket
-    process: detached.Process | None = None
+    process: detached.DetachedProcess | None = None
     log: IO[bytes] | None = None
     _using_log: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     """The I/O thread closes the log while other threads may read it."""
