@@ -72,7 +72,6 @@ def _detailed(
         nvml.close()
     else:
         _log.info("NVML stays open: a part of the GPUs' state could not be read")
-        nvml.close()
     if isinstance(states, Unknown):
         states = [dict.fromkeys(_STATE_FIELDS, states)] * len(gpus)
     if isinstance(links, Unknown):
