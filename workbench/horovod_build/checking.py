@@ -90,7 +90,7 @@ class Report:
         return "\n".join(lines)
 
     def _patches(self) -> str:
-        """Return the names of the patches that it has, and of those that it lacks."""
+        """Return the names of the applied patches, and of the missing ones."""
         applied = [patch.name for patch in PATCHES if patch.name not in self.unpatched]
         without = f"without {', '.join(self.unpatched)}" if self.unpatched else ""
         return "; ".join(filter(None, (", ".join(applied), without)))

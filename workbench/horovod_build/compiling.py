@@ -82,7 +82,7 @@ class Compilation:
         return self._work / f"horovod-{recipe.VERSION}"
 
     def _nccl_link(self, operations: BuildOperations) -> dict[str, str]:
-        """Link NCCL's library under the unversioned name for which CMake searches."""
+        """Link NCCL's library under the unversioned name that CMake searches for."""
         nccl = operations.chosen.get("nccl")
         if nccl is None or nccl.library is None:
             return {}

@@ -230,7 +230,7 @@ def installed_torch() -> TorchInfo:
 
 
 def installed_tensorflow() -> dict[str, Any] | None:
-    """Return version, folder and C++ ABI of the installed TensorFlow; None if it has none."""
+    """Return version, folder and C++ ABI of the installed TensorFlow; None without TensorFlow."""
     facts: dict[str, Any] | None = json_after(run_probe(_TENSORFLOW_PROBE).stdout, "TENSORFLOW ")
     return facts
 

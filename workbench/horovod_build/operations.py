@@ -70,7 +70,7 @@ class BuildOperations:
         return tuple(name for name in NAMES if name in self.chosen)
 
     def load_folders(self) -> list[str]:
-        """Return the folders in which the dynamic loader finds the library's dependencies."""
+        """Return the folders where the dynamic loader finds the library's dependencies."""
         folders = (self.chosen[name].load_folder for name in self.names)
         return [folder for folder in folders if folder is not None]
 
@@ -158,7 +158,7 @@ def find_mpi() -> OperationSupport:
 
 
 def find_tensorflow(torch: TorchInfo) -> OperationSupport:
-    """Search for a TensorFlow whose C++ library can be linked with PyTorch's."""
+    """Search for a TensorFlow with a C++ library that can be linked with PyTorch's."""
     info = installed_tensorflow()
     if info is None:
         return OperationSupport(

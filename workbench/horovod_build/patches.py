@@ -50,7 +50,7 @@ PATCHES = (
             ),
         ),
     ),
-    # Each process set (also the one of all ranks) has its own context, in which
+    # Each process set (also the one of all ranks) has its own context, where
     # gloo_iface_ is never set; only the global context has read HOROVOD_GLOO_IFACE.
     # Without an interface, Gloo uses the address of the host name, which is 127.0.1.1
     # in the /etc/hosts of Debian and Ubuntu.
@@ -253,7 +253,7 @@ PATCHES = (
     TAP,
     TAP_NCCL,
 )
-"""The patches of each build, in the order in which they are applied."""
+"""The patches of each build, in the order of their application."""
 
 
 def patches_for(operations: Collection[str]) -> tuple[SourcePatch, ...]:

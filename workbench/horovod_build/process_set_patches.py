@@ -296,4 +296,4 @@ PROCESS_SET_PATCHES = (
         ),
     ),
 )
-"""The patches, in the order in which they are applied."""
+"""The patches, in the order of their application."""

@@ -21,7 +21,7 @@ C = TypeVar("C")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 MAX_ITEMS = 65_536
-"""Maximum number of entries of a list or mapping whose record has no limit in `MAX_ENTRIES`."""
+"""Maximum number of entries of a list or mapping without a limit in its record's `MAX_ENTRIES`."""
 MAX_CHARACTERS = 8_192
 """Maximum length of a string; the longest path of Linux has 4,096 characters."""
 _MAX_NUMBER = 1 << 64

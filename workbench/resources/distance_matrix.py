@@ -195,7 +195,7 @@ def _answer(result: GpuDirect) -> str:
 
 
 def group(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
-    """Return the texts by their keys, in the order in which the keys first appear.
+    """Return the texts by their keys, in the order of the keys' first appearance.
 
     Examples
     --------

@@ -35,7 +35,7 @@ def tcp_only(settings: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def active_ports(snapshot: Snapshot) -> list[Nic]:
-    """Return the RDMA ports whose link is active."""
+    """Return the RDMA ports with an active link."""
     return [nic for nic in snapshot.nics if nic.kind == "rdma" and nic.state == "active"]
 
 
@@ -74,7 +74,7 @@ def ports_to_exclude(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
 
 
 def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
-    """Return the value of NCCL_IB_HCA that excludes the ports to avoid; None if there are none."""
+    """Return the value of NCCL_IB_HCA that excludes the ports to avoid; None if no port must be avoided."""
     excluded = ports_to_exclude(snapshot, layer)
     others = {nic.rdma_device for nic in snapshot.nics if nic not in excluded}
     names = [
@@ -86,9 +86,9 @@ def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
 
 
 def common_layer(snapshots: Iterable[Snapshot]) -> str | None:
-    """Return the link layer that all VMs with RDMA have; None if they have none in common.
+    """Return the link layer that all VMs with RDMA have; None if they have no common layer.
 
-    If they have both in common, return the faster one, by the VM with the least bandwidth on it:
+    If both layers are common, return the faster one, by the VM with the least bandwidth on it:
     the other one is for storage or management.
     """
     vm_rates: list[dict[str, float]] = []

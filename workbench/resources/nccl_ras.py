@@ -61,7 +61,7 @@ def read_ras(address: str | None = None, limit_s: float = _LIMIT_S) -> RasStatus
     Parameters
     ----------
     address
-        Host and port; by default those of NCCL_RAS_ADDR.
+        Host and port; by default the value of NCCL_RAS_ADDR.
     limit_s
         Time limit in seconds.
     """

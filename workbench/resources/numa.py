@@ -19,7 +19,7 @@ def numa_node(folder: Path) -> int | Unknown:
 
 
 def numa_of(pci_addresses: Iterable[str | Unknown], sysfs: Path = Path("/sys")) -> dict[str, int]:
-    """Return the NUMA node of each PCI device whose node the kernel knows."""
+    """Return the NUMA node of each PCI device, except devices with an unknown node."""
     addresses = (address for address in pci_addresses if isinstance(address, str))
     nodes = {address: numa_node(sysfs / "bus/pci/devices" / address) for address in addresses}
     return {address: node for address, node in nodes.items() if isinstance(node, int)}

@@ -1,4 +1,4 @@
-"""Registries in which processes of one user on one VM publish data: one JSON file each.
+"""Registries where processes of one user on one VM publish data, as one JSON file each.
 
 An entry is valid only while its process runs. Readers skip the entries of ended processes
 and delete their files. Only the owner of the files can read them.
@@ -26,7 +26,7 @@ from workbench.safefiles import load_json, make_private_folder, read_file, xdg_f
 _log = logging.getLogger(__name__)
 
 FOLDER = "gradient-workbench"
-"""Name of the folder in Jupyter's runtime folder in which kernels publish their timings."""
+"""Name of the folder in Jupyter's runtime folder where kernels publish their timings."""
 CLUSTERS_FOLDER = "gradient-workbench-clusters"
 """Name of the folder next to it. There, kernels publish the state of their cluster."""
 CLUSTERS_VERSION = 1
@@ -176,7 +176,7 @@ class RankName(NamedTuple):
 
 
 def rank_folder() -> Path:
-    """Return the folder in which the ranks of this user register."""
+    """Return the folder where the ranks of this user register."""
     return Path(f"/tmp/gradient-workbench-ranks-{os.getuid()}")  # noqa: S108 - see `_is_ours`
 
 

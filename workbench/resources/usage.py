@@ -50,7 +50,7 @@ class Rate:
 
 
 def added(rates: Iterable[float | Unknown]) -> float | Unknown:
-    """Return the sum of rates. It is unknown if one of them is, as a partial sum misleads.
+    """Return the sum of rates. It is unknown if a rate is unknown, as a partial sum misleads.
 
     Examples
     --------
@@ -205,8 +205,8 @@ class ProcessUse:
     notebook
         Path of the kernel's notebook; set by the Jupyter server.
     cluster, rank
-        Cluster and rank; for ``"other"``, those of the rank that started it. None for ranks of
-        other users.
+        Cluster and rank; for ``"other"``, cluster and rank of the process that started it. None for
+        ranks of other users.
     cpu_percent
         Since the previous sample; 100 is one core.
     memory_bytes

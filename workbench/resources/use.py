@@ -28,12 +28,12 @@ VARIABLE = "GRADIENT_WORKBENCH_USE"
 KEPT_DAYS = 92
 """Days after which rows are deleted."""
 BUSY_SHARE = 0.05
-"""A device whose used share is less than this is idle."""
+"""A device with a used share below this is idle."""
 IDLE_FROM_S = 600.0
 """Allocations shorter than this are not listed as idle."""
 _MAX_ROWS = 100_000
 _LOCK_S = 1.0
-"""Maximum time for which a process waits for another process that writes."""
+"""Maximum time to wait for another process that writes."""
 _KEYS = ("day", "notebook", "cluster", "vm", "device")
 
 
@@ -52,7 +52,7 @@ class UseRecord:
     device
         ``"GPU 0"``, or ``"CPU ranks"``: all ranks of the VM that train without a GPU.
     allocated_s
-        GPU-seconds, or rank-seconds of CPU ranks, for which a running cluster had the device.
+        GPU-seconds, or rank-seconds of CPU ranks, during which a running cluster had the device.
     measured_s
         The part of `allocated_s` for which use was measured; the rest is unknown.
     used_s

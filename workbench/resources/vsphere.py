@@ -50,7 +50,7 @@ _PERMITTED = {
 
 @dataclass(frozen=True)
 class DeviceGroup:
-    """A set of GPUs in which NVLink connects every pair.
+    """A set of GPUs with NVLink between every pair.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class DeviceGroup:
 
 
 def device_groups(snapshot: SnapshotRecord) -> list[DeviceGroup]:
-    """Return the largest sets of two or more GPUs in which NVLink connects every pair.
+    """Return the largest sets of two or more GPUs with NVLink between every pair.
 
     GPUs of different groups exchange data over PCIe.
     """

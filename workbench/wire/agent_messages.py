@@ -3,8 +3,8 @@
 The kernel sends `Attach` first; the agent answers with its complete state: `Hello`, `Facts`,
 `Loaded` and one `Started`, `Refused` or `Exited` for each rank's process so far.
 
-They travel over a socket, and over the pipes of a launcher such as ssh, where a login shell
-may print lines of its own: only lines that contain `MARK` are messages.
+Messages travel over a socket, and over the pipes of a launcher such as ssh. A login shell may
+print lines there, too: only lines that contain `MARK` are messages.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ class CellCost:
     Attributes
     ----------
     wall_ns
-        Time in which the cell's code ran.
+        Time during which the cell's code ran.
     cpu_ns
         CPU time of all threads of the process until the records of the cell were sent. The
         worker processes of a DataLoader are not included.

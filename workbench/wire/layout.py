@@ -27,7 +27,7 @@ class Layout(Message):
         ``"broadcast"``, ``"alltoall"``, ``"reducescatter"``; with torch.distributed also
         ``"reduce"``, ``"gather"``, ``"scatter"``, ``"send"`` and ``"recv"``.
     process_sets
-        Horovod's number of the process set in which each ran. For a process group of
+        Horovod's number of each collective's process set. For a process group of
         torch.distributed, a larger number made from its name. 0 is all ranks.
     ranks
         Number of ranks in that process set.
@@ -41,7 +41,7 @@ class Layout(Message):
         The name that the user gave to the process group of each, such as the name of a dimension
         of a DeviceMesh; empty without a name. By default, no group has a name.
     peers
-        The rank to which each is sent, or from which it is received; -1 if unknown, and for
+        The destination or source rank of each send or receive; -1 if unknown, and for
         collectives. By default -1.
 
     Examples

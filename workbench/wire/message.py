@@ -234,7 +234,7 @@ class Encoder:
         Parameters
         ----------
         last_attempt
-            Whether to omit a message for which there is no memory, like one that cannot be encoded.
+            Whether to omit a message if there is no memory for it, as if it could not be encoded.
 
         Raises
         ------

@@ -16,7 +16,7 @@ from workbench.wire.prompt_messages import InputRequest, PromptKind
 from workbench.wire.transport import Transport
 
 MEASUREMENT = "# a measurement of Gradient Workbench\n"
-"""Begin of the source of a cell that runs in its own namespace, not in that of the user's cells."""
+"""Begin of the source of a cell that runs outside the namespace of the user's cells."""
 
 # Clocks.
 
@@ -105,9 +105,9 @@ class RankState(Message):
     cell
         Number of the running cell; None if no cell runs.
     collective
-        Name of the collective for which the rank waits; None if it does not wait for one.
+        Name of the collective that the rank waits for; None if it does not wait for one.
     blocked_s
-        Seconds for which it has waited; 0 if it does not wait.
+        Seconds that it has waited; 0 if it does not wait.
     collective_number
         Number by which Horovod matches a collective without a name; None for others.
     process_set

@@ -104,7 +104,7 @@ class IterationRecord:
     communication_ns
         Time during which at least one collective was submitted and not finished.
     overlapped_ns
-        The part of `communication_ns` for which training did not wait: the part outside
+        The part of `communication_ns` that training did not wait for: the part outside
         `exposed_ns`.
     size_bytes
         Bytes that this rank passed to collectives, after compression.
@@ -123,10 +123,10 @@ class IterationRecord:
         such as the average of a loss, and in barriers. 0 if collectives ran in several process
         sets.
     transfer_ns
-        The part of `exposed_ns` in which a transfer was in progress; 0 without
+        The part of `exposed_ns` during which a transfer was in progress; 0 without
         `Flag.TRANSFERS_SEEN`.
     messages_ns
-        The part of `exposed_ns` in which training waited for sends and receives.
+        The part of `exposed_ns` during which training waited for sends and receives.
     samples
         Samples that the rank trained with; 0 if unknown.
     batch, batches
@@ -241,7 +241,7 @@ class Buffers(NamedTuple):
     order
         Positions of all collectives, sorted by record and buffer.
     first
-        The index in `order` at which each buffer begins.
+        The index in `order` where each buffer begins.
     bounds
         A record has the buffers between two successive bounds.
     of_collective

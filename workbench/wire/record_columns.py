@@ -17,7 +17,7 @@ from workbench.errors import WireError
 from workbench.wire.record import BUFFER_TIMES, NUMBERS, PROGRESS, SIGNED, VERSION, IterationRecord
 
 Columns = npt.NDArray[Any]
-"""Packed records of one type; the names of their columns are those of `IterationRecord`."""
+"""Packed records of one type. Their columns have the names of `IterationRecord`'s fields."""
 Positions = npt.NDArray[np.intp]
 
 _HEADER = [
@@ -80,7 +80,7 @@ def decode(records: Sequence[bytes]) -> Decoded:
 
 
 def _decode_size(data: bytes, size: int, positions: Positions) -> list[tuple[Positions, Columns]]:
-    """Return the valid records among those of one size."""
+    """Return the valid records among the records of one size."""
     header = np.frombuffer(data, _header_type(size))
     top = np.frombuffer(data, np.uint8).reshape(-1, size)[:, _TOP_BYTES]
     count = header["collectives"].astype(np.int64)

@@ -71,7 +71,7 @@ def transports_to_plain(
 
 
 def transports_from_plain(plain: Mapping[str, Any]) -> dict[int, tuple[Transport, ...]]:
-    """Return the transports from which `transports_to_plain` has made the plain values."""
+    """Return the transports of ranks from the result of `transports_to_plain`."""
     return {
         int(rank): tuple(from_json(Transport, transport) for transport in of_rank)
         for rank, of_rank in plain.items()

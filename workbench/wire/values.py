@@ -1,7 +1,7 @@
 """Python values as bytes, to send between the kernel and the ranks.
 
 Definitions in ``__main__`` (functions and classes of a notebook or a cell) travel by value,
-everything else by reference to its module. Large buffers, such as those of arrays, are
+everything else by reference to its module. Large buffers, such as arrays, are
 neither copied nor included in the pickle.
 """
 
@@ -218,7 +218,7 @@ class _Pieces:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles the result of `dump`; the parameters are those of `load`."""
+    """Unpickles the result of `dump`; the parameters are the same as of `load`."""
 
     def __init__(
         self, file: io.BytesIO, buffers: Sequence[Any], replaced: Collection[str], shared: bool

@@ -47,7 +47,7 @@ class Fork:
     module, arguments
         As in ``python -m MODULE ARGUMENTS``.
     environment
-        Variables that differ from those of the kernel when the warm process was started; None
+        Variables that differ from the kernel's when the warm process was started; None
         for a variable that was deleted.
     load
         What the new process will have to load; None if it is not an agent.

@@ -38,7 +38,7 @@ _CONSTANT = {"index", "uuid", "memory_total_bytes"}
 
 
 class IdleTime:
-    """Counts the seconds for which a GPU has been idle while a process uses its memory.
+    """Counts how long a GPU has been idle while a process uses its memory, in seconds.
 
     Examples
     --------

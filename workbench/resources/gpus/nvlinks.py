@@ -71,7 +71,7 @@ _P2P_STATUSES = {
 
 
 def nvlinks(nvml: Nvml, form: str | Unknown, handle: Any) -> NvLinks:
-    """Return the NVLinks of a GPU; a MIG device cannot use those of its GPU."""
+    """Return the NVLinks of a GPU; a MIG device cannot use its GPU's NVLinks."""
     if form == "mig":
         no_nvlink = Unknown("a MIG device has no NVLink")
         return NvLinks(no_nvlink, no_nvlink, no_nvlink)

@@ -14,7 +14,7 @@ _NO_LIMIT_V1 = 1 << 62
 
 @dataclass(frozen=True)
 class Cgroups:
-    """The control groups of this process, its own group first, then those above it.
+    """The control groups of this process: its own group, then the groups above it.
 
     In a container only the lowest groups are visible, so limits set above them are unknown.
 

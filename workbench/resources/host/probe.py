@@ -135,7 +135,7 @@ def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Ho
 
 
 def unknown_host(reason: str) -> HostInfo:
-    """Return a host whose fields are all `Unknown`, with one reason."""
+    """Return a host with all fields `Unknown`, for one reason."""
     return HostInfo(**{field.name: Unknown(reason) for field in fields(HostInfo)})
 
 

@@ -1,7 +1,7 @@
 """Distances of GPUs and NICs in a PCIe tree, and GPUDirect RDMA between them, by NCCL's rules.
 
-The names and rules are those of NCCL's ``src/graph`` (``topo``, ``paths`` and ``xml``);
-NODE is from ``nvidia-smi topo``. One rule is left out: NCCL treats some Broadcom switches
+The names and rules come from NCCL's ``src/graph`` (``topo``, ``paths`` and ``xml``);
+NODE comes from ``nvidia-smi topo``. One rule is left out: NCCL treats some Broadcom switches
 with two levels as one switch, so NCCL's PIX is PXB here.
 
 If a topology file shows a C2C link between GPU and CPU (Grace), NCCL's distance to a NIC at
@@ -110,7 +110,7 @@ def gpudirect_pairs(
 ) -> Iterator[GpuDirect]:
     """Yield whether NCCL uses GPUDirect RDMA, for every GPU with every relevant NIC.
 
-    The first tree is the one that NCCL prefers. ``NCCL_NET_GDR_LEVEL`` in the settings changes
+    The first tree is the tree that NCCL prefers. ``NCCL_NET_GDR_LEVEL`` in the settings changes
     the limit.
     """
     c2c = any("c2c" in attributes for tree in trees for attributes in tree.told.values())

@@ -1,7 +1,7 @@
 """Complete the devices of a topology file in the same way as NCCL.
 
-A ``pci`` element only needs a ``busid``. NCCL reads the other attributes from sysfs of the
-VM in which it runs (``ncclTopoGetXmlFromSys`` of ``src/graph/xml``).
+A ``pci`` element only needs a ``busid``. NCCL reads the other attributes from sysfs of its
+VM (``ncclTopoGetXmlFromSys`` of ``src/graph/xml``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Read NCCL's topology files, such as those that cloud vendors provide for their VMs.
+"""Read NCCL's topology files. Cloud vendors provide such files for their VMs.
 
-The format is that of NCCL's ``src/graph/xml``: ``system``, ``cpu`` and nested ``pci``,
+NCCL defines the format in its ``src/graph/xml``: ``system``, ``cpu`` and nested ``pci``,
 which contain ``gpu`` (with ``nvlink`` and ``c2c``) and ``nic`` (with ``net``); a ``cpu`` may
 also contain a ``nic``. Elements that NCCL ignores are ignored here. A ``pci`` only needs a
 ``busid``: NCCL reads the rest from sysfs, and so does this module on the VM itself.
@@ -60,7 +60,7 @@ def read_topology(path: str | Path, read_device: DeviceReader | None = None) -> 
     path
         Path of the file.
     read_device
-        Reads devices of the VM in which NCCL reads the file; None if only the file is
+        Reads devices of the VM where NCCL reads the file; None if only the file is
         available.
 
     Raises

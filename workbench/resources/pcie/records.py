@@ -16,7 +16,7 @@ TOPOLOGY_FILE = "nccl topology file"
 NVML = "nvml"
 """Source: the NVIDIA driver; it has distances only, no tree."""
 SOURCES = (TOPOLOGY_FILE, SYSFS, NVML)
-"""The sources of a distance, in the order in which NCCL prefers them."""
+"""The sources of a distance, in NCCL's order of preference."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class GpuDirect:
 
 @dataclass(frozen=True)
 class DistanceDifference:
-    """A pair of devices for which two sources report different distances."""
+    """A pair of devices with different distances by two sources."""
 
     a: str
     b: str
@@ -300,7 +300,7 @@ class Pcie:
         return next(iter(measured or pairs), None)
 
     def differences(self) -> tuple[DistanceDifference, ...]:
-        """Return the pairs for which two sources report different distances.
+        """Return the pairs with different distances by two sources.
 
         NODE and PHB count as equal, since NCCL has no NODE.
         """

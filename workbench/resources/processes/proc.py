@@ -67,7 +67,7 @@ class Proc:
         return any(self._link(f"{folder}/{file}").startswith(_GPU_FILE) for file in files)
 
     def is_whole_machine(self) -> bool:
-        """Return whether process ids here are those that the driver reports."""
+        """Return whether the driver reports the same process ids as this ``/proc``."""
         return self._link(f"{self._root}/self/ns/pid") == _FIRST_PID_NAMESPACE
 
     def _read(self, pid: int, name: str) -> bytes:
