@@ -74,7 +74,7 @@ def ports_to_exclude(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
 
 
 def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
-    """Return the value of NCCL_IB_HCA that excludes the ports to avoid; None if no port must be avoided."""
+    """Return the value of NCCL_IB_HCA that excludes the ports to avoid; None without such ports."""
     excluded = ports_to_exclude(snapshot, layer)
     others = {nic.rdma_device for nic in snapshot.nics if nic not in excluded}
     names = [

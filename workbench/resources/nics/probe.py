@@ -152,7 +152,7 @@ def interfaces(sysfs: Path) -> list[Path]:
 
 
 def port_name(port: RdmaPort) -> str:
-    """Return the name of an RDMA port's NIC: its interface, or the device if it has no interface."""
+    """Return the name of an RDMA port's NIC: its interface, or else its device."""
     if port.interface is not None:
         return port.interface
     return port.device if port.number == 1 else f"{port.device}/{port.number}"
