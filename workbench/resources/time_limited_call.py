@@ -60,7 +60,7 @@ class TimeLimitedCall:
             if thread.is_alive():
                 self._stuck = thread
                 _log.info(
-                    "%s did not answer within %g s; its thread is left behind", self._name, limit_s
+                    "%s did not answer within %g s; its thread keeps waiting", self._name, limit_s
                 )
                 return Unknown(f"{self._name} {NO_ANSWER[0]} {limit_s:g} s")
             return call.result()

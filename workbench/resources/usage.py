@@ -205,8 +205,8 @@ class ProcessUse:
     notebook
         Path of the kernel's notebook; set by the Jupyter server.
     cluster, rank
-        Cluster and rank; for ``"other"``, cluster and rank of the process that started it. None for
-        ranks of other users.
+        Cluster and rank; for ``"other"``, the rank that started it and its cluster. None for ranks
+        of other users.
     cpu_percent
         Since the previous sample; 100 is one core.
     memory_bytes

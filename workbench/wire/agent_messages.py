@@ -263,7 +263,7 @@ class AgentEnded:
     log
         The last lines of its log.
     why
-        Why the relay has ended it; empty if the relay has not.
+        Why the relay has ended it; empty otherwise.
     """
 
     code: int | None

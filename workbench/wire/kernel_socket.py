@@ -69,7 +69,7 @@ class KernelSocket:
         parent, or the parent of the warm process that has forked it.
     first_s
         The process must end after so many seconds if no kernel has attached yet, because the
-        start of the cluster has failed. None if the kernel has connected before: then the limit
+        start that created it has failed. None if the kernel has connected before: then the limit
         is `grace_s`, and at most a minute.
 
     Attributes

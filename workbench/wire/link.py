@@ -167,7 +167,7 @@ class Inbox(SocketThread):
         self._socket.send_multipart([str(rank).encode(), *make().encode()])
 
     def _readable(self) -> None:
-        """Handle the messages that have arrived, but at most `_MAX_MESSAGES` before any replies."""
+        """Handle at most `_MAX_MESSAGES` messages that have arrived, so replies need not wait."""
         if self._after is not None and len(self._accepted.keys) > _MANY_PEERS:
             time.sleep(_GATHER_S)
         for _ in range(_MAX_MESSAGES):

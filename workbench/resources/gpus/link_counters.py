@@ -4,7 +4,7 @@ For NVLink, the driver has a counter for each link. For PCIe, it has byte counte
 quick to read, but may have only 32 bits and then wrap many times between samples: they are
 used only after they have exceeded 32 bits. Until then, NVML measures the throughput. That call
 blocks for 20 ms, so it runs in a thread, one round over all GPUs per sample. A sample has the
-figures of the last completed round.
+figures of the last round.
 """
 
 from __future__ import annotations

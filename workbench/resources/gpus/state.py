@@ -1,6 +1,6 @@
 """Read the state of a GPU by NVML: licence, ECC, clocks, PCIe link and modes.
 
-All but the licence belongs to the physical GPU: a MIG device has the state of its GPU.
+All fields but the licence belong to the physical GPU: a MIG device has the state of its GPU.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ NODE comes from ``nvidia-smi topo``. One rule is left out: NCCL treats some Broa
 with two levels as one switch, so NCCL's PIX is PXB here.
 
 If a topology file shows a C2C link between GPU and CPU (Grace), NCCL's distance to a NIC at
-that CPU is P2C, not PHB, which is near enough for GPUDirect RDMA. sysfs does not show C2C.
+that CPU is P2C, not PHB. P2C is near enough for GPUDirect RDMA. sysfs does not show C2C.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _AGENT_MODULE = "workbench.agent.program"
 _FIRST_CHECKS = 2
 """Number of checks of a new process: the first check may come before its exec."""
 _RECHECK_SAMPLES = 30
-"""Number of samples after which every process is checked again: its id may have been reused."""
+"""Every process is checked again within so many samples, as its id may have been reused."""
 _MAX_PARENTS = 32
 _UNSEEN = Unknown(NOT_VISIBLE)
 
