@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.torch_calls import TorchCalls
 from workbench.rank.backends.torch_collectives import TorchCollectives
-from workbench.rank.backends.torch_operations import METHODS
+from workbench.rank.backends.torch_operations import METHODS, measure
 from workbench.rank.recording.collectives import Operation
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.recorder import Recorder
@@ -236,7 +236,7 @@ def test_collectives_while_a_graph_is_captured(gpu, group):
     calls, recorder = TorchCalls(ring.recorder), ring.recorder
 
     def call():
-        return calls.call(METHODS["allreduce"], group, torch.ones(4), time.perf_counter_ns(), 1)
+        return calls.call(METHODS["allreduce"], group, (16, 1), time.perf_counter_ns(), 1)
 
     iterate(ring, [])
     calls.follow_stream([call()], None)
@@ -259,7 +259,8 @@ def test_a_coalesced_collective_is_one_for_all_its_results(gpu, group):
     _, ring, _ = gpu
     calls = TorchCalls(ring.recorder)
     tensors = [torch.ones(4), torch.ones(4)]
-    one = calls.call(METHODS["allreduce_coalesced"], group, tensors, time.perf_counter_ns(), 1)
+    named, now = METHODS["allreduce_coalesced"], time.perf_counter_ns()
+    one = calls.call(named, group, measure(tensors), now, 1)
     for _ in tensors:
         calls.follow_stream([one], None)
     found = ring.recorder.reported.take(1 << 62).operations

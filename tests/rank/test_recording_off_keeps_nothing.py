@@ -8,7 +8,7 @@ import torch.distributed as dist
 from clusters import SHARED_MODEL, quiet
 
 from workbench.rank.backends.torch_calls import TorchCalls
-from workbench.rank.backends.torch_operations import METHODS
+from workbench.rank.backends.torch_operations import METHODS, measure
 from workbench.rank.recording import collectives
 from workbench.rank.recording.collectives import Operation, Reported
 from workbench.rank.recording.recorder import Recorder
@@ -123,8 +123,10 @@ def test_collectives_for_which_nobody_waits(tmp_path):
     works = [Unknown() for _ in range(4097)]
 
     def submit(work):
-        given = METHODS["send"], dist.group.WORLD, torch.ones(1), work, time.perf_counter_ns(), 1
-        calls.submitted(*given, waits=False)
+        sent, now = torch.ones(1), time.perf_counter_ns()
+        calls.submitted(
+            METHODS["send"], dist.group.WORLD, sent, measure(sent), work, now, 1, waits=False
+        )
         return calls.pending[id(work)]
 
     try:
@@ -160,8 +162,10 @@ def test_a_later_collective_with_the_same_id(tmp_path):
         for _ in range(3):
             work.future = torch.futures.Future()
             futures.append(work.future)
-            given = METHODS["allreduce"], dist.group.WORLD, [torch.ones(1)], work, 1, 1
-            calls.submitted(*given, waits=False)
+            sent = [torch.ones(1)]
+            calls.submitted(
+                METHODS["allreduce"], dist.group.WORLD, sent, measure(sent), work, 1, 1, waits=False
+            )
         for future in futures:
             future.set_result(None)
         assert len(recorder.reported.take(1 << 62).operations) == 3
@@ -178,7 +182,9 @@ def test_several_kinds_that_are_submitted_together_without_a_future(tmp_path):
     work, sent = Unknown(), [torch.ones(1)]
     try:
         group = dist.group.WORLD
-        together = [calls.call(METHODS[name], group, sent, 1, 1) for name in ("send", "broadcast")]
+        together = [
+            calls.call(METHODS[name], group, measure(sent), 1, 1) for name in ("send", "broadcast")
+        ]
         calls.coalesced(together, work)
         (kept,) = calls.pending.values()
         calls.finish(id(work), kept)

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 
 from workbench.cluster.processes import acknowledge
-from workbench.cluster.threads import SignalSafeEvent
 from workbench.wire import Message
 from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import CellEnded, CellMessage, Output, RankState
+from workbench.wire.wakeup import SignalSafeEvent
 
 _TICK_S = 0.05
 

@@ -20,7 +20,7 @@ from workbench.cluster.profiling import Profiling
 from workbench.cluster.prompts import refuse
 from workbench.cluster.recovery import form_ring, repair_ring, use_again
 from workbench.cluster.state import ClusterState
-from workbench.cluster.threads import SignalSafeEvent, in_background, uninterrupted
+from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
 from workbench.output.sink import NotebookSink, Sink
 from workbench.ranks import Ranks, parse_ranks
@@ -28,6 +28,7 @@ from workbench.timings.separate import find_separate
 from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import RankState
 from workbench.wire.sample_messages import LineSamplesRequest
+from workbench.wire.wakeup import SignalSafeEvent
 
 if TYPE_CHECKING:
     from workbench.wire.rank_messages import CellMessage

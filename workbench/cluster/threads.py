@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TypeVar
 
 from workbench.errors import CellInterrupted
+from workbench.wire.wakeup import SignalSafeEvent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -142,32 +142,6 @@ def _interrupt_handler(handler: Callable[[int, FrameType | None], None]) -> Iter
         yield
     finally:
         signal.signal(signal.SIGINT, usual)
-
-
-class SignalSafeEvent:
-    """An event for a thread that an interrupt may stop anywhere in `wait`.
-
-    `threading.Event` and `threading.Condition` are written in Python: an exception that a signal
-    raises in them can leave their lock locked, and every thread that then sets the event waits
-    forever. A `queue.SimpleQueue` is written in C for this case. One thread waits; any may `set`.
-    """
-
-    def __init__(self) -> None:
-        self._pending: SimpleQueue[None] = SimpleQueue()
-
-    def set(self) -> None:
-        """End the current `wait`, or the next one."""
-        self._pending.put(None)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the event is set, and reset it; return False after `timeout_s` seconds."""
-        try:
-            self._pending.get(timeout=timeout_s)
-            while not self._pending.empty():
-                self._pending.get_nowait()
-        except Empty:
-            return False
-        return True
 
 
 class FairLock:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import time
 
 TOTAL_CHARACTERS = 1 << 18
 """Limit of all ranks together; the kernel processes so much in less than a second."""
 _LEAST_CHARACTERS = 1 << 14
 _PATIENCE_S = 5.0
 """A kernel that confirms nothing for so long has ended, or no longer waits for the cell."""
+_CHECK_S = 0.001
 
 
 class SendWindow:
@@ -17,10 +18,11 @@ class SendWindow:
     The kernel confirms the messages for which `send` returns a number. If it does not confirm
     in time, writers no longer wait, until the next confirmation arrives. The ranks of a
     cluster share the limit.
+
+    There is no lock: an interrupt or a MemoryError in a writer would leave it locked.
     """
 
     def __init__(self, world_size: int = 1) -> None:
-        self._changed = threading.Condition()
         self._open = False
         self._answers = True
         self._written = self._sent = self._marked = self._confirmed = 0
@@ -42,16 +44,12 @@ class SendWindow:
 
     def begin(self) -> None:
         """Start to count the output of a cell."""
-        with self._changed:
-            self._open = self._answers = True
-            self._sent = self._marked = self._confirmed = 0
-            self._written = 0
+        self._sent = self._marked = self._confirmed = self._written = 0
+        self._open = self._answers = True
 
     def end(self) -> None:
-        """Let nobody wait, since the cell's code has ended."""
-        with self._changed:
-            self._open = False
-            self._changed.notify_all()
+        """Release blocked writers once the cell's code has finished."""
+        self._open = False
 
     def write(self, characters: int) -> None:
         """Count characters that were written."""
@@ -73,14 +71,17 @@ class SendWindow:
 
     def confirm(self, sent: int) -> None:
         """Note that the kernel has processed so many characters of the cell."""
-        with self._changed:
-            self._answers = True
-            self._confirmed = max(self._confirmed, sent)
-            self._changed.notify_all()
+        self._answers = True
+        self._confirmed = max(self._confirmed, sent)
 
     def wait(self) -> None:
         """Wait while the window is full; may be interrupted."""
-        with self._changed:
-            while self.full:
-                if not self._changed.wait(_PATIENCE_S):
-                    self._answers = False
+        confirmed = self._confirmed
+        deadline = time.monotonic() + _PATIENCE_S
+        while self.full:
+            time.sleep(_CHECK_S)
+            if self._confirmed != confirmed:
+                confirmed = self._confirmed
+                deadline = time.monotonic() + _PATIENCE_S
+            elif time.monotonic() >= deadline:
+                self._answers = False

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 import traceback
 from collections import deque
@@ -25,6 +24,7 @@ from workbench.errors import WireError
 from workbench.wire.address import Address as Address
 from workbench.wire.message import Encoder, Message
 from workbench.wire.socket_thread import SocketThread
+from workbench.wire.wakeup import SignalSafeEvent
 
 _log = logging.getLogger(__name__)
 _SEND_MS = 200
@@ -238,7 +238,7 @@ class Outbox(SocketThread):
         self._frames: list[bytes] = []
         """The rest of the message that is being sent."""
         self._awake = False
-        self._hurry = threading.Event()
+        self._hurry = SignalSafeEvent()
         self._start(name)
 
     def send(self, message: Message) -> None:
@@ -274,7 +274,6 @@ class Outbox(SocketThread):
         while not self._closing.is_set():
             if self._delay_s:
                 self._hurry.wait(self._delay_s - time.time() % self._delay_s)
-            self._hurry.clear()
             if not self._queue:
                 break
             self._drain()

@@ -1,8 +1,9 @@
-"""Wake a thread that polls sockets."""
+"""Wake a thread that polls sockets, or a thread that waits for an event."""
 
 from __future__ import annotations
 
 import os
+from queue import Empty, SimpleQueue
 
 
 class Wakeup:
@@ -34,3 +35,37 @@ class Wakeup:
         self._write = -1
         os.close(self.fd)
         os.close(write)
+
+
+class SignalSafeEvent:
+    """An event for a thread in which an exception may be raised anywhere in `wait` or `set`.
+
+    `threading.Event` and `threading.Condition` are written in Python. A KeyboardInterrupt, or a
+    MemoryError in a process without memory, can leave their lock locked, and every thread that
+    then uses the event waits forever. `queue.SimpleQueue` is written in C for such cases. Only one
+    thread waits; any thread may call `set`.
+
+    Examples
+    --------
+    >>> event = SignalSafeEvent()
+    >>> event.set()
+    >>> event.wait(timeout_s=1.0), event.wait(timeout_s=0.0)
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._pending: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """End the current `wait`, or the next one."""
+        self._pending.put(None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the event is set, and reset it; return False after `timeout_s` seconds."""
+        try:
+            self._pending.get(timeout=timeout_s)
+            while not self._pending.empty():
+                self._pending.get_nowait()
+        except Empty:
+            return False
+        return True
