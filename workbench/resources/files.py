@@ -76,7 +76,7 @@ def link_name(path: Path) -> str | Unknown:
 def children(path: Path) -> list[Path]:
     """Return the entries of a folder in natural order; empty if there is no such folder."""
     try:
-        return sorted(path.iterdir(), key=lambda entry: _natural(entry.name))
+        return sorted(path.iterdir(), key=lambda entry: _natural_key(entry.name))
     except OSError:
         return []
 
@@ -105,7 +105,7 @@ def is_pci_address(name: str) -> bool:
     return _PCI_ADDRESS.fullmatch(name) is not None
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def _natural_key(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
     return [(int(text), "") if text.isdigit() else (-1, text) for text in re.split(r"(\d+)", name)]
 

@@ -49,14 +49,14 @@ class Rate:
         return (count - last[0]) / (time_s - last[1])
 
 
-def added(rates: Iterable[float | Unknown]) -> float | Unknown:
+def sum_or_unknown(rates: Iterable[float | Unknown]) -> float | Unknown:
     """Return the sum of rates. It is unknown if a rate is unknown, as a partial sum misleads.
 
     Examples
     --------
-    >>> added([1.5, 2.5])
+    >>> sum_or_unknown([1.5, 2.5])
     4.0
-    >>> added([1.5, FIRST])
+    >>> sum_or_unknown([1.5, FIRST])
     Unknown(reason='needs two samples')
     """
     total = 0.0

@@ -27,7 +27,7 @@ from workbench.resources.gpus.nvml import (
     read_fields,
 )
 from workbench.resources.unknown import Unknown
-from workbench.resources.usage import FIRST, Rate, added
+from workbench.resources.usage import FIRST, Rate, sum_or_unknown
 
 TxRx = tuple[float | Unknown, float | Unknown]
 TxRxOrNone = tuple[float | Unknown | None, float | Unknown | None]
@@ -116,7 +116,7 @@ class NvLinkMeter:
         ]
         if not counting:
             return first_reason(links)
-        total = added(counting)
+        total = sum_or_unknown(counting)
         return total if isinstance(total, Unknown) else total * self._fields.unit_bytes
 
 

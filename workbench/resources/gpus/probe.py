@@ -53,20 +53,24 @@ def probe_gpus(
     nvml = Nvml(library)
     try:
         listed = list(devices(nvml))
-        gpus = _listed(nvml, listed)
+        gpus = _list_gpus(nvml, listed)
     except BaseException:
         nvml.close()
         raise
-    return _detailed(nvml, listed, gpus, ends)
+    return _add_details(nvml, listed, gpus, ends)
 
 
-def _detailed(
+def _add_details(
     nvml: Nvml, listed: list[Device], gpus: tuple[Gpu, ...], ends: float
 ) -> tuple[tuple[Gpu, ...], tuple[GpuPair, ...] | Unknown]:
-    states = _part(_STATE, lambda: [gpu_state(nvml, form, gpu) for _, _, form, gpu in listed], ends)
-    links = _part(_NVLINK, lambda: [nvlinks(nvml, form, gpu) for _, _, form, gpu in listed], ends)
+    states = _read_part(
+        _STATE, lambda: [gpu_state(nvml, form, gpu) for _, _, form, gpu in listed], ends
+    )
+    links = _read_part(
+        _NVLINK, lambda: [nvlinks(nvml, form, gpu) for _, _, form, gpu in listed], ends
+    )
     physical = {index: gpu for index, _, _, gpu in listed}
-    pairs = _part(_PAIRS, lambda: gpu_pairs(nvml, physical.items()), ends)
+    pairs = _read_part(_PAIRS, lambda: gpu_pairs(nvml, physical.items()), ends)
     # If a call hangs in the library, closing it could hang too.
     if not any(isinstance(part, Unknown) for part in (states, links, pairs)):
         nvml.close()
@@ -83,7 +87,7 @@ def _detailed(
     return tuple(detailed), pairs
 
 
-def _part(call: TimeLimitedCall, read: Callable[[], T], ends: float) -> T | Unknown:
+def _read_part(call: TimeLimitedCall, read: Callable[[], T], ends: float) -> T | Unknown:
     # Each call gets half of the remaining time: if it hangs, some time is left for the next.
     limit_s = round(max(0.0, ends - time.monotonic()) / 2, 2)
     try:
@@ -92,7 +96,7 @@ def _part(call: TimeLimitedCall, read: Callable[[], T], ends: float) -> T | Unkn
         return Unknown(f"{type(error).__name__}: {error}")
 
 
-def _listed(nvml: Nvml, listed: list[Device]) -> tuple[Gpu, ...]:
+def _list_gpus(nvml: Nvml, listed: list[Device]) -> tuple[Gpu, ...]:
     driver = nvml.query("nvmlSystemGetDriverVersion")
     cuda = if_known(nvml.query("nvmlSystemGetCudaDriverVersion"), _cuda_version)
     return tuple(_gpu(nvml, device, driver, cuda) for device in listed)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from workbench.resources.files import read_count
 from workbench.resources.nics.probe import WORD_BYTES, RdmaPort, interfaces, port_name, rdma_ports
 from workbench.resources.unknown import Unknown, if_known
-from workbench.resources.usage import NicUse, Rate, added
+from workbench.resources.usage import NicUse, Rate, sum_or_unknown
 
 # Files in `counters`, with names of the kernel's ib_core, and the maximum of InfiniBand's
 # PortCounters (specification, 16.1.3.5). A counter stops at its maximum until it is reset. With
@@ -203,7 +203,9 @@ class NicMeter:
             return _nic(name, rdma, rdma, congestion, meter.missing or meter.errors())
         plain, errors = self._kernel_counters(port.interface)
         # If RDMA cannot be measured, report only the kernel's traffic.
-        total = plain if meter.missing else tuple(map(added, zip(plain, rdma, strict=True)))
+        total = (
+            plain if meter.missing else tuple(map(sum_or_unknown, zip(plain, rdma, strict=True)))
+        )
         return _nic(name, total, rdma, congestion, {**meter.errors(), **errors})
 
     def _plain(self, name: str) -> NicUse:

@@ -13,7 +13,7 @@ from workbench.resources.gpus.counters import GpuProcess
 from workbench.resources.process_registry import RankName, RankRegistry
 from workbench.resources.processes.proc import Proc, ProcessStat
 from workbench.resources.unknown import Unknown
-from workbench.resources.usage import NOT_VISIBLE, GpuShare, ProcessUse, Rate, added
+from workbench.resources.usage import NOT_VISIBLE, GpuShare, ProcessUse, Rate, sum_or_unknown
 
 # Name of a kernel's connection file in jupyter_client; kernels of all languages have it.
 _CONNECTION_FILE = re.compile(r"kernel-([\w-]+)\.json$")
@@ -221,7 +221,7 @@ def _shares(on_gpus: Sequence[GpuProcess]) -> dict[int, tuple[GpuShare, ...]]:
 
 
 def _total(parts: Sequence[int | Unknown]) -> int | Unknown:
-    total = added(parts)
+    total = sum_or_unknown(parts)
     return total if isinstance(total, Unknown) else int(total)
 
 
