@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 from workbench.wire.detached import (
-    Process,
+    DetachedProcess,
     agent_log_tail,
     connect_agent,
     remove_folder,
@@ -34,7 +34,7 @@ _END_S = 1.0
 def main() -> None:
     """Copy in both directions until either end is closed."""
     folder, stay = Path(sys.argv[1]), "stay" in sys.argv[3:]
-    process: Process | None = None
+    process: DetachedProcess | None = None
     first = b""
     try:
         if len(sys.argv) > 2:

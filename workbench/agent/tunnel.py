@@ -32,7 +32,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
 from workbench.wire.detached import (
-    Process,
+    DetachedProcess,
     agent_log_tail,
     connect_agent,
     remove_folder,
@@ -149,7 +149,7 @@ def serve() -> int:
     return 0
 
 
-def _follow(given: _Given, process: Process, why: list[str]) -> None:
+def _follow(given: _Given, process: DetachedProcess, why: list[str]) -> None:
     """End the agent when all of its engines have ended."""
     while any(start_ticks(pid) == began for pid, began in given["engines"]):
         time.sleep(_ENGINES_S)
@@ -158,7 +158,7 @@ def _follow(given: _Given, process: Process, why: list[str]) -> None:
 
 
 def _connect_once(
-    tunnel: zmq.Socket[bytes], given: _Given, process: Process, why: list[str]
+    tunnel: zmq.Socket[bytes], given: _Given, process: DetachedProcess, why: list[str]
 ) -> None:
     """Wait for a kernel, and connect it to the agent until either has closed the connection."""
     folder = Path(given["folder"])
