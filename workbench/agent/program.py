@@ -124,7 +124,7 @@ class AgentProcess:
         self._wakeup, self._wake = os.pipe()
         for descriptor in (self._wakeup, self._wake):
             os.set_blocking(descriptor, False)
-        kernel.wake_by(self._wakeup)
+        kernel.add_wakeup(self._wakeup)
 
     def run(self) -> None:
         """Serve kernels, and end all ranks before returning."""
@@ -211,7 +211,7 @@ class AgentProcess:
         except Exception as error:  # noqa: BLE001 - an error is an answer, and must not end ranks
             answer = messages.Answer(request.id, error=f"{type(error).__name__}: {error}")
         self._kernel.send(answer)
-        self._kernel.heard()  # reading the kernel's messages was delayed by this answer
+        self._kernel.restart_silence()  # reading the kernel's messages was delayed by this answer
 
     def _load(self, order: messages.Load) -> None:
         """Import the ranks' modules in a thread, so that messages are still handled."""

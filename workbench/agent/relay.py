@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 from workbench.wire.detached import (
-    Process,
+    DetachedProcess,
     agent_log_tail,
     connect_agent,
     remove_folder,
@@ -35,7 +35,7 @@ def main() -> None:
     """Copy in both directions until either end is closed."""
     folder = Path(sys.argv[1])
     stay = "stay" in sys.argv[3:]
-    process: Process | None = None
+    process: DetachedProcess | None = None
     first = b""
     try:
         if len(sys.argv) > 2:

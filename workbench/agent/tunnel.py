@@ -33,7 +33,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
 from workbench.wire.detached import (
-    Process,
+    DetachedProcess,
     agent_log_tail,
     connect_agent,
     remove_folder,
@@ -177,7 +177,9 @@ def serve() -> int:
     return 0
 
 
-def _end_with_engines(settings: _TunnelSettings, process: Process, end_reasons: list[str]) -> None:
+def _end_with_engines(
+    settings: _TunnelSettings, process: DetachedProcess, end_reasons: list[str]
+) -> None:
     """End the agent once all its engines have ended, and append the reason to `end_reasons`."""
     while any(start_ticks(pid) == began for pid, began in settings["engines"]):
         time.sleep(_ENGINE_POLL_S)
@@ -186,7 +188,10 @@ def _end_with_engines(settings: _TunnelSettings, process: Process, end_reasons: 
 
 
 def _connect_once(
-    tunnel: zmq.Socket[bytes], settings: _TunnelSettings, process: Process, end_reasons: list[str]
+    tunnel: zmq.Socket[bytes],
+    settings: _TunnelSettings,
+    process: DetachedProcess,
+    end_reasons: list[str],
 ) -> None:
     """Wait for a kernel, and connect it to the agent until one of them closes the connection."""
     folder = Path(settings["folder"])

@@ -65,7 +65,7 @@ class ControllerProcess:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._process: detached.Process | None = None
+        self._process: detached.DetachedProcess | None = None
         self._leader: psutil.Process | None = None
         self._connection: socket.socket | None = None
         self._ready = False

@@ -215,7 +215,7 @@ class Execution:
         try:
             payload = values.dump(names)
         except Exception:  # noqa: BLE001 - a user's class may raise anything
-            name, kind, why = values.unsendable(names)
+            name, kind, why = values.find_unpicklable(names)
             raise UsageError(
                 f"{what}: {name!r} is of type {kind}, which cannot be pickled ({why}). "
                 "Push a picklable piece of it, or create it in a cell on the ranks."

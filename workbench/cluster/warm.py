@@ -28,7 +28,7 @@ from workbench.cluster.durations import parse_duration
 from workbench.cluster.threads import in_background, io_loop
 from workbench.wire import detached
 from workbench.wire.agent_messages import Load
-from workbench.wire.detached import UNKNOWN_STATUS, Process, Spawn
+from workbench.wire.detached import UNKNOWN_STATUS, DetachedProcess, Spawn
 from workbench.wire.warm_messages import PACKET_BYTES, Ended, Fork, Settings, Warm, decode, encode
 
 IDLE_VARIABLE = "GRADIENT_WORKBENCH_WARM"
@@ -107,7 +107,7 @@ def _usable() -> WarmProcess | None:
 
 def _spawn(
     load: Load | None, module: str, arguments: list[str], server: int, output: int
-) -> Process:
+) -> DetachedProcess:
     global _current  # noqa: PLW0603 - a kernel has one warm process
     idle_s = _idle_s()
     with _lock:
@@ -186,7 +186,7 @@ class WarmProcess:
             if os.environ.get(name) != self._environment.get(name)
         }
 
-    def fork(self, fork: Fork, server: int, output: int) -> Process | None:
+    def fork(self, fork: Fork, server: int, output: int) -> DetachedProcess | None:
         """Return a process that it has forked; None if it has not, for whatever reason."""
         ours, theirs = socket.socketpair()
         with ours:
@@ -278,12 +278,12 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
+        """See `DetachedProcess`."""
         forked = self._now
         return self._warm.process.pid if forked is None else forked.pid
 
     def poll(self) -> int | None:
-        """See `Process`."""
+        """See `DetachedProcess`."""
         forked = self._now
         if forked is None:
             return self._warm.process.poll()
@@ -294,7 +294,7 @@ class ForkedProcess:
         return None if time.monotonic() - self._ended < _REPORT_S else UNKNOWN_STATUS
 
     def wait(self, timeout: float | None = None) -> int:
-        """See `Process`."""
+        """See `DetachedProcess`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
@@ -304,7 +304,7 @@ class ForkedProcess:
         return code
 
     def kill(self) -> None:
-        """See `Process`."""
+        """See `DetachedProcess`."""
         forked = self._now
         if forked is None:
             self._warm.process.kill()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.fabric.quantities import format_quantity
 from workbench.resources import Unknown
-from workbench.resources.gpus.profiles import GpuShare
+from workbench.resources.gpus.profiles import BoardShare
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,7 +215,7 @@ class Plan:
 
     figures: tuple[PlanFigure, ...]
     scaling: tuple[ScalingRow, ...]
-    shares: tuple[GpuShare, ...] | None
+    shares: tuple[BoardShare, ...] | None
     request: str = ""
     caveat: str = ""
     roofline: Roofline | Unknown = NO_ROOFLINE
@@ -300,7 +300,7 @@ _MISSING = {
 }
 
 
-def _shares(shares: Sequence[GpuShare] | None) -> str:
+def _shares(shares: Sequence[BoardShare] | None) -> str:
     if not shares:
         return "none is large enough; use a larger GPU or a smaller batch"
     return f"{' or '.join(share.name for share in shares)}, with {SPARE:.0%} of it to spare"

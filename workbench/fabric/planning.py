@@ -14,7 +14,7 @@ from workbench.fabric.plan_record import SPARE, Plan, PlanFigure, Roofline, Scal
 from workbench.fabric.quantities import check_positive, parse_count
 from workbench.ranks import checked_int
 from workbench.resources import Unknown
-from workbench.resources.gpus.profiles import GpuShare, smallest_shares
+from workbench.resources.gpus.profiles import BoardShare, smallest_shares
 from workbench.resources.vsphere import gpu_request
 
 # Bytes per parameter: of its value, its gradient, one value of the optimizer's state, and the copy
@@ -191,7 +191,7 @@ def _roofline(
     return plan_figures.roofline(job, tflops, board_memory_gb_per_s(gpu), gpu)
 
 
-def _shares(gpu: str | None, needed_bytes: float) -> tuple[GpuShare, ...] | None:
+def _shares(gpu: str | None, needed_bytes: float) -> tuple[BoardShare, ...] | None:
     """Return the smallest shares of a GPU with enough memory to spare; None without a GPU."""
     return None if gpu is None else tuple(smallest_shares(gpu, needed_bytes / 1e9 / (1 - SPARE)))
 

@@ -1,13 +1,13 @@
 """Build Horovod against the installed PyTorch.
 
 `build` compiles Horovod (or takes it from the user's cache), installs it and runs a
-smoke test; `check` reports what is installed and whether it still fits PyTorch. Each
+smoke test. `check` reports what is installed and whether it still fits PyTorch. Each
 step is a module:
 
 - `machine` inspects this machine and its PyTorch
 - `operations` decides which operations are built
 - `recipe`, `patches` (each a `patch`) and `compiling` build the wheel, with `commands`
-- `wheels` writes into the wheel what it was built against, and keeps it in the cache
+- `wheels` adds the facts of the build to the wheel, and keeps the wheel in the cache
 - `failures` finds the cause of a failed build in its log
 - `smoke_test` tests the installed Horovod
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.horovod_build.checking import check
-from workbench.horovod_build.commands import install_needs, install_wheel
+from workbench.horovod_build.commands import install_requirements, install_wheel
 from workbench.horovod_build.compiling import Compilation
 from workbench.horovod_build.machine import installed_torch, jobs, this_machine
 from workbench.horovod_build.operations import choose
@@ -17,6 +18,8 @@ from workbench.horovod_build.progress import Progress, format_seconds
 from workbench.horovod_build.recipe import VERSION
 from workbench.horovod_build.smoke_test import run_smoke_test
 from workbench.horovod_build.wheels import WheelCache, add_record, facts, key
+
+_log = logging.getLogger(__name__)
 
 _WAITING = "Another process is building the same Horovod: waiting for it."
 
@@ -49,9 +52,9 @@ class Built:
     Attributes
     ----------
     facts
-        What the wheel was built from; `Report.built` returns the same later.
+        The facts that determine the wheel; later, `Report.built` has them.
     wheel
-        The wheel in the cache; None if the installed Horovod already fitted.
+        The wheel in the cache; None if the installed Horovod already fits.
     compiled
         Whether the wheel was compiled now, rather than taken from the cache.
     seconds
@@ -64,7 +67,14 @@ class Built:
     seconds: float
 
     def describe(self) -> str:
-        """Return one line that says what was done."""
+        """Return one line that describes what was done.
+
+        Examples
+        --------
+        >>> facts = {"operations": {"gloo": "bundled"}, "torch": "2.13.0+cpu"}
+        >>> Built(facts, None, compiled=False, seconds=1.2).describe()
+        'Horovod 0.28.1 for PyTorch 2.13.0+cpu with gloo is installed already and fits.'
+        """
         names = ", ".join(self.facts["operations"])
         title = f"Horovod {VERSION} for PyTorch {self.facts['torch']} with {names}"
         if self.wheel is None:
@@ -89,29 +99,33 @@ def build(
     Raises
     ------
     BuildFailed
-        With its cause and what to do. The installed Horovod is unchanged, unless
-        the last step (the smoke test) failed.
+        If the build fails, with the cause and what to do. The installed Horovod is unchanged,
+        unless the last step (the smoke test) failed.
     UsageError
         If the request contradicts itself.
     """
-    request, progress, cache = request or Request(), progress or Progress(), cache or WheelCache()
+    request = request or Request()
+    progress = progress or Progress()
+    cache = cache or WheelCache()
     started = time.monotonic()
     with progress:
         progress.step("inspecting this machine and its PyTorch")
         torch = installed_torch()
         operations = choose(torch, request.wanted, request.unwanted)
         if operations.without_nccl:
-            progress.say(operations.without_nccl)
+            progress.print_line(operations.without_nccl)
         machine = this_machine()
         wanted = facts(torch, machine, operations)
         if not request.rebuild and _is_installed(wanted):
+            _log.info("The installed Horovod fits PyTorch %s", torch.version)
             return Built(wanted, None, False, time.monotonic() - started)
         name = key(wanted)
         log = cache.log_path(name)
-        install_needs(log)
-        with cache.lock(name, lambda: progress.say(_WAITING)):
+        install_requirements(log)
+        with cache.lock(name, lambda: progress.print_line(_WAITING)):
             wheel = None if request.rebuild else cache.get(name)
             is_cached = wheel is not None
+            _log.info("Wheel %s: %s", name, "in the cache" if is_cached else "to be compiled")
             if wheel is None:
                 with tempfile.TemporaryDirectory(prefix="workbench-horovod-") as work:
                     compilation = Compilation(Path(work), log, progress)
@@ -122,7 +136,9 @@ def build(
         install_wheel(wheel, log)
         progress.step("testing it with a sum over two ranks")
         run_smoke_test()
-    return Built(wanted, wheel, not is_cached, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    _log.info("Horovod %s is installed, after %s", name, format_seconds(seconds))
+    return Built(wanted, wheel, not is_cached, seconds)
 
 
 def _is_installed(wanted: dict[str, Any]) -> bool:

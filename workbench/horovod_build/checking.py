@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from workbench.horovod_build.machine import json_after, run_probe
-from workbench.horovod_build.patch import Patch
+from workbench.horovod_build.patch import SourcePatch
 from workbench.horovod_build.patches import PATCHES, missing_patches
 from workbench.horovod_build.wheels import RECORD_NAME
 
@@ -36,19 +36,19 @@ class Report:
     Attributes
     ----------
     version
-        Version of the installed Horovod; None if there is none.
+        Version of the installed Horovod; None if it is not installed.
     built
         The facts that `workbench build-horovod` wrote into the package; None if
-        something else built it.
+        another program built it.
     built_against
         The PyTorch that it was built against; None if that is not recorded.
     torch
-        The installed PyTorch; None if it does not import.
+        The installed PyTorch; None if it cannot be imported.
     operations
-        Operations that the library reports; empty if it does not import.
+        Operations that the library reports; empty if it cannot be imported.
     unpatched
         Names of the patches (`patches.PATCHES`) that its record does not list.
-    trouble
+    problem
         Why it should be rebuilt, with what to do; None if it fits.
     """
 
@@ -58,17 +58,24 @@ class Report:
     torch: str | None = None
     operations: tuple[str, ...] = ()
     unpatched: tuple[str, ...] = ()
-    trouble: str | None = None
+    problem: str | None = None
 
     @property
     def fits(self) -> bool:
         """Whether it can be used with the installed PyTorch."""
-        return self.trouble is None
+        return self.problem is None
 
     def describe(self) -> str:
-        """Return the report as text, in a few lines."""
+        """Return the report as text, in a few lines.
+
+        Examples
+        --------
+        >>> print(Report(None, problem="What to do: `workbench build-horovod`.").describe())
+        Horovod is not installed.
+        What to do: `workbench build-horovod`.
+        """
         if self.version is None:
-            return f"Horovod is not installed.\n{self.trouble}"
+            return f"Horovod is not installed.\n{self.problem}"
         by = "by workbench build-horovod" if self.built else "by something else"
         against = self.built_against or "a PyTorch that is not recorded"
         lines = [
@@ -76,14 +83,14 @@ class Report:
             f"Installed PyTorch: {self.torch or 'it does not import'}.",
             f"Operations: {', '.join(self.operations) or 'unknown, it does not import'}.",
             f"Patches: {self._patches()}.",
-            self.trouble or "It fits.",
+            self.problem or "It fits.",
         ]
         if self.built:
             lines.insert(1, f"Compiler: {self.built.get('compiler', 'not recorded')}.")
         return "\n".join(lines)
 
     def _patches(self) -> str:
-        """Return which patches it has, and which it lacks."""
+        """Return the names of the applied patches, and of the missing ones."""
         applied = [patch.name for patch in PATCHES if patch.name not in self.unpatched]
         without = f"without {', '.join(self.unpatched)}" if self.unpatched else ""
         return "; ".join(filter(None, (", ".join(applied), without)))
@@ -94,7 +101,7 @@ def check() -> Report:
     try:
         package = metadata.distribution("horovod")
     except metadata.PackageNotFoundError:
-        return Report(None, trouble="What to do: `workbench build-horovod`.")
+        return Report(None, problem="What to do: `workbench build-horovod`.")
     probe = run_probe(_PROBE)
     facts = json_after(probe.stdout, "FACTS ") or {}
     built = _recorded(package)
@@ -109,12 +116,14 @@ def check() -> Report:
         torch=installed,
         operations=tuple(operations or ()),
         unpatched=tuple(patch.name for patch in unpatched),
-        trouble=_trouble(operations is not None, probe.stderr, against, installed)
-        or _patch_trouble(unpatched),
+        problem=_fit_problem(operations is not None, probe.stderr, against, installed)
+        or _patch_problem(unpatched),
     )
 
 
-def _trouble(imports: bool, stderr: str, against: str | None, installed: str | None) -> str | None:
+def _fit_problem(
+    imports: bool, stderr: str, against: str | None, installed: str | None
+) -> str | None:
     if not imports:
         last = (stderr.strip().splitlines() or ["no output"])[-1][:300]
         return (
@@ -129,7 +138,7 @@ def _trouble(imports: bool, stderr: str, against: str | None, installed: str | N
     return None
 
 
-def _patch_trouble(unpatched: list[Patch]) -> str | None:
+def _patch_problem(unpatched: list[SourcePatch]) -> str | None:
     if not unpatched:
         return None
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -14,7 +15,9 @@ from importlib import metadata
 from pathlib import Path
 
 from workbench.horovod_build.failures import failure_from_log
-from workbench.horovod_build.recipe import RUNTIME_NEEDS
+from workbench.horovod_build.recipe import RUNTIME_REQUIREMENTS
+
+_log = logging.getLogger(__name__)
 
 _GRACE_S = 5.0
 PIP = (sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check")
@@ -34,20 +37,28 @@ def run_logged(
     returns or raises (also on KeyboardInterrupt), so that no compiler outlives its build.
     `watch` is called with each line of the output, standard output and error combined.
     """
-    with log.open("a", encoding="utf-8") as written:
-        written.write(f"$ {' '.join(command)}\n")
+    with log.open("a", encoding="utf-8") as log_file:
+        log_file.write(f"$ {' '.join(command)}\n")
+        started = time.monotonic()
         with running(command, folder=folder, env=env) as process:
-            _follow(process, written.write, watch)
-            return process.wait()
+            _follow(process, log_file.write, watch)
+            code = process.wait()
+        _log.debug(
+            "%s ended with exit status %d after %.1f s",
+            command[0],
+            code,
+            time.monotonic() - started,
+        )
+        return code
 
 
 @contextlib.contextmanager
 def running(
     command: Sequence[str], *, folder: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a command in its own process group, which is terminated at the end of the body.
+    """Run a command in its own process group. The group is terminated at the end of the body.
 
-    Its standard output and error are one stream, ``process.stdout``.
+    Standard output and error are one stream, ``process.stdout``.
     """
     process = subprocess.Popen(
         command,
@@ -80,9 +91,9 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 def _await_empty(group: int) -> None:
     """Wait until the last process of a killed group has ended."""
-    until = time.monotonic() + _GRACE_S
+    deadline = time.monotonic() + _GRACE_S
     with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             os.killpg(group, 0)
             time.sleep(0.01)
 
@@ -101,9 +112,13 @@ def _follow(
                 watch(line.rstrip("\n"))
 
 
-def install_needs(log: Path) -> None:
+def install_requirements(log: Path) -> None:
     """Install the missing requirements of Horovod, except PyTorch."""
-    missing = [need for need in RUNTIME_NEEDS if not _installed(re.split(r"[<>=!~]", need)[0])]
+    missing = [
+        requirement
+        for requirement in RUNTIME_REQUIREMENTS
+        if not _installed(re.split(r"[<>=!~]", requirement)[0])
+    ]
     if missing:
         _run([*PIP, "install", *missing], log)
 
@@ -111,8 +126,8 @@ def install_needs(log: Path) -> None:
 def install_wheel(wheel: Path, log: Path) -> None:
     """Install the wheel, replacing any installed Horovod.
 
-    Its dependencies are not installed: pip could otherwise replace the PyTorch that the
-    wheel was built against.
+    Its dependencies are not installed: pip could otherwise replace the PyTorch against which
+    the wheel was built.
     """
     _run([*PIP, "install", "--no-deps", "--force-reinstall", str(wheel)], log)
 

@@ -12,22 +12,26 @@ from workbench.horovod_build import recipe
 from workbench.horovod_build.commands import PIP, run_logged
 from workbench.horovod_build.failures import failure_from_log
 from workbench.horovod_build.machine import Machine, TorchInfo, require_build_tools
-from workbench.horovod_build.operations import Operations
+from workbench.horovod_build.operations import BuildOperations
 from workbench.horovod_build.patches import apply_patches, patches_for
 from workbench.horovod_build.progress import Progress
 
 
 class Compilation:
-    """One build of a wheel, in an empty folder `work`."""
+    """The build of one wheel, in an empty folder `work`."""
 
     def __init__(self, work: Path, log: Path, progress: Progress) -> None:
-        self._work, self._log, self._progress = work, log, progress
+        self._work = work
+        self._log = log
+        self._progress = progress
         self._tools = work / "tools"
 
-    def wheel(self, torch: TorchInfo, machine: Machine, operations: Operations, jobs: int) -> Path:
+    def wheel(
+        self, torch: TorchInfo, machine: Machine, operations: BuildOperations, jobs: int
+    ) -> Path:
         """Build and return the wheel."""
         require_build_tools(self._work)
-        self._progress.say(
+        self._progress.print_line(
             f"Building Horovod {recipe.VERSION} for PyTorch {torch.version} with "
             f"{', '.join(operations.names)}: this takes some minutes, once. Log: {self._log}"
         )
@@ -58,10 +62,10 @@ class Compilation:
 
     def _fetch_tools(self) -> None:
         """Install the build tools into a separate folder, not into the environment."""
-        needs = list(recipe.BUILD_NEEDS)
+        requirements = list(recipe.BUILD_REQUIREMENTS)
         if shutil.which("cmake") is None:
-            needs.append("cmake")
-        self._run([*PIP, "install", "--target", str(self._tools), *needs])
+            requirements.append("cmake")
+        self._run([*PIP, "install", "--target", str(self._tools), *requirements])
 
     def _fetch_source(self) -> Path:
         """Download the published source, verify its hash, and unpack it."""
@@ -77,9 +81,9 @@ class Compilation:
             _extract(packed, self._work)
         return self._work / f"horovod-{recipe.VERSION}"
 
-    def _nccl_link(self, operations: Operations) -> dict[str, str]:
+    def _nccl_link(self, operations: BuildOperations) -> dict[str, str]:
         """Link NCCL's library under the unversioned name that CMake searches for."""
-        nccl = operations.found.get("nccl")
+        nccl = operations.chosen.get("nccl")
         if nccl is None or nccl.library is None:
             return {}
         folder = self._work / "nccl"
@@ -95,12 +99,12 @@ class Compilation:
         env: Mapping[str, str] | None = None,
         jobs: int = 0,
     ) -> None:
-        compiling = False
+        is_compiling = False
 
         def watch(line: str) -> None:
-            nonlocal compiling
-            if jobs and not compiling and line.startswith("["):
-                compiling = True
+            nonlocal is_compiling
+            if jobs and not is_compiling and line.startswith("["):
+                is_compiling = True
                 self._progress.step(f"compiling, {jobs} in parallel")
             self._progress.log_line(line)
 

@@ -1,7 +1,8 @@
 """Errors of a failed build, and finding its cause in the log.
 
 A rule is a pattern of the tool that failed (pip, CMake, make, GCC, nvcc). The first rule that
-matches is used, so rules for a failure that triggers others come before the rules for those.
+matches is used. Therefore the rule for a failure comes before the rules for failures that follow
+from it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from workbench.errors import BuildFailed
 def failed(
     cause: str, cure: str, *, log: Path | None = None, lines: Sequence[str] = ()
 ) -> BuildFailed:
-    """Create a `BuildFailed` with its cause and cure, and the lines of the log that show it."""
+    """Create a `BuildFailed` with its cause, what to do, and the lines of the log that show it."""
     parts = [f"Horovod was not built: {cause}", f"What to do: {cure}"]
     if lines:
         parts += ["From the log:", *(f"    {line}" for line in lines)]
@@ -36,7 +37,7 @@ def install_hint(debian: str, fedora: str) -> str:
     )
 
 
-_SHOWN_LINES = 8
+_MAX_LINES = 8
 _ERROR_LINE = re.compile(
     r"error[: ]|fatal|killed|no space|not found|cannot |no matching|undefined|CMake Error",
     re.IGNORECASE,
@@ -46,7 +47,7 @@ _NOISE = re.compile(r"^\s*$|error: subprocess-exited|^Traceback|^\s+File |warnin
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What stopped a build.
+    """The reason why a build failed.
 
     Attributes
     ----------
@@ -161,7 +162,14 @@ _RULES = (
 
 
 def diagnose_log(text: str) -> Diagnosis:
-    """Find the cause of a failed build in the text of its complete log."""
+    r"""Find the cause of a failed build in the text of its complete log.
+
+    Examples
+    --------
+    >>> diagnosis = diagnose_log("gcc ...\ncc1plus: error: No space left on device\n")
+    >>> diagnosis.cause
+    'the disk is full.'
+    """
     lines = text.splitlines()
     for rule in _RULES:
         pattern = re.compile(rule.pattern)
@@ -177,21 +185,21 @@ def diagnose_log(text: str) -> Diagnosis:
 
 def failure_from_log(log: Path) -> BuildFailed:
     """Create the error for a failed command from its log."""
-    found = diagnose_log(log.read_text(encoding="utf-8", errors="replace"))
-    return failed(found.cause, found.cure, log=log, lines=found.lines)
+    diagnosis = diagnose_log(log.read_text(encoding="utf-8", errors="replace"))
+    return failed(diagnosis.cause, diagnosis.cure, log=log, lines=diagnosis.lines)
 
 
 def _error_lines(lines: list[str]) -> tuple[str, ...]:
-    """Return the lines that report errors, or the last lines if none does."""
+    """Return the lines that report errors, or the last lines if no line reports an error."""
     hits = [line for line in lines if _ERROR_LINE.search(line) and not _NOISE.search(line)]
     if hits and hits[0].startswith("CMake Error"):  # the lines below it say what is wrong
         first = lines.index(hits[0])
-        hits = lines[first : first + _SHOWN_LINES]
-    written = [line.strip()[:200] for line in hits or lines if line.strip()]
-    return tuple(written[:_SHOWN_LINES] if hits else written[-_SHOWN_LINES:])
+        hits = lines[first : first + _MAX_LINES]
+    shown = [line.strip()[:200] for line in hits or lines if line.strip()]
+    return tuple(shown[:_MAX_LINES] if hits else shown[-_MAX_LINES:])
 
 
 def _around(lines: list[str], hit: int) -> tuple[str, ...]:
     """Return the line that matched and the lines around it."""
     near = [line.strip()[:200] for line in lines[max(0, hit - 2) : hit + 2] if line.strip()]
-    return tuple(near[:_SHOWN_LINES])
+    return tuple(near[:_MAX_LINES])

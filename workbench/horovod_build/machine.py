@@ -21,7 +21,7 @@ JOB_BYTES = 1_500_000_000
 (``torch/mpi_ops_v2.cc``, with all of PyTorch's headers) needs about 1.2 GB."""
 
 DISK_BYTES = 1_000_000_000
-"""Disk space that a build needs: sources, objects and the wheel."""
+"""Disk space that a build needs for sources, objects and the wheel."""
 
 _ARCH_FLAGS = {"f16c": "-mf16c", "avx": "-mavx", "fma": "-mfma"}
 _PROCESSOR_FILE = Path("/proc/cpuinfo")
@@ -60,7 +60,7 @@ class Machine:
     compiler_version
         The first line that the compiler prints for ``--version``.
     arch_flags
-        Compiler options for the instruction sets that Horovod uses and this CPU has.
+        Compiler options for those instruction sets that Horovod uses and this CPU has.
     platform
         Such as ``"Linux-x86_64"``.
     libc
@@ -87,12 +87,12 @@ def this_machine() -> Machine:
 
 
 def find_compiler() -> str:
-    """Return the path of the C++ compiler: ``$CXX`` if set, else the first usual name found."""
+    """Return the path of the C++ compiler: ``$CXX``, or else the first usual one on the PATH."""
     wanted = os.environ.get("CXX")
     names = (wanted,) if wanted else ("c++", "g++", "clang++")
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found:
-        return found
+    compiler = next((path for name in names if (path := shutil.which(name))), None)
+    if compiler:
+        return compiler
     cure = install_hint("g++ make", "gcc-c++ make")
     if wanted:
         raise failed(f"no C++ compiler: $CXX is {wanted!r}, which is not on the PATH.", cure)
@@ -102,7 +102,7 @@ def find_compiler() -> str:
 def require_build_tools(build_folder: Path) -> None:
     """Raise a `BuildFailed` if a tool, Python's headers or disk space is missing.
 
-    The compilation would miss them only minutes later.
+    Otherwise the compilation would fail only after minutes.
     """
     if shutil.which("make") is None:
         raise failed("`make` is not on the PATH.", install_hint("make", "make"))
@@ -123,7 +123,13 @@ def require_build_tools(build_folder: Path) -> None:
 
 
 def jobs(memory_bytes: int | None = None, cores: int | None = None) -> int:
-    """Return how many compilers may run in parallel, by cores and available memory."""
+    """Return the number of parallel compilers that cores and available memory permit.
+
+    Examples
+    --------
+    >>> jobs(memory_bytes=4 * JOB_BYTES, cores=16)
+    4
+    """
     cores = cores or len(os.sched_getaffinity(0))
     free = available_memory_bytes() if memory_bytes is None else memory_bytes
     return max(1, cores if free is None else min(cores, free // JOB_BYTES))
@@ -152,18 +158,18 @@ def _arch_flags() -> tuple[str, ...]:
     except OSError:
         return ()
     flags = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
-    has = set(flags[1].split()) if flags else set()
-    return tuple(option for name, option in _ARCH_FLAGS.items() if name in has)
+    cpu_flags = set(flags[1].split()) if flags else set()
+    return tuple(option for name, option in _ARCH_FLAGS.items() if name in cpu_flags)
 
 
 def _meminfo_available() -> int | None:
-    # Not psutil: a build runs before the package's dependencies are installed.
+    # psutil is not used: a build runs before the package's dependencies are installed.
     try:
         text = _MEMORY_FILE.read_text(encoding="ascii")
     except OSError:
         return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def _cgroup_left() -> int | None:
@@ -190,7 +196,7 @@ class TorchInfo:
     folder
         The package's folder.
     cuda_home
-        Folder of the CUDA toolkit that PyTorch finds; None if it finds none.
+        Folder of the CUDA toolkit that PyTorch finds; None if it does not find a toolkit.
     """
 
     version: str
@@ -224,13 +230,13 @@ def installed_torch() -> TorchInfo:
 
 
 def installed_tensorflow() -> dict[str, Any] | None:
-    """Return version, folder and C++ ABI of the installed TensorFlow; None if it has none."""
-    found: dict[str, Any] | None = json_after(run_probe(_TENSORFLOW_PROBE).stdout, "TENSORFLOW ")
-    return found
+    """Return version, folder and C++ ABI of the installed TensorFlow; None without TensorFlow."""
+    facts: dict[str, Any] | None = json_after(run_probe(_TENSORFLOW_PROBE).stdout, "TENSORFLOW ")
+    return facts
 
 
 def run_probe(source: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a new interpreter, and return what it prints; it may fail."""
+    """Run Python code in a new interpreter, and return its result. The code may fail."""
     return subprocess.run(
         [sys.executable, "-c", source],
         capture_output=True,
@@ -242,7 +248,13 @@ def run_probe(source: str) -> subprocess.CompletedProcess[str]:
 
 
 def json_after(output: str, mark: str) -> Any:
-    """Return the JSON behind `mark` in a program's output; None if no line begins so."""
+    r"""Return the JSON behind `mark` in a program's output; None if no line begins with it.
+
+    Examples
+    --------
+    >>> json_after('a warning\nTORCH {"cuda": null}\n', "TORCH ")
+    {'cuda': None}
+    """
     for line in output.splitlines():
         if line.startswith(mark):
             return json.loads(line.removeprefix(mark))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from workbench.errors import UsageError
 from workbench.horovod_build.failures import failed
 from workbench.horovod_build.machine import TorchInfo, first_line, installed_tensorflow
 
+_log = logging.getLogger(__name__)
+
 SITE_PACKAGES = "$ORIGIN/../.."
 """The ``site-packages`` folder, relative to the library in ``horovod/torch/``."""
 
@@ -23,19 +26,19 @@ _NCCL_ROOTS = (*_SYSTEM, Path("/usr/local/nccl"), Path("/usr/local/cuda"), Path(
 
 
 @dataclass(frozen=True)
-class Found:
+class OperationSupport:
     """Result of the search for one operation on this machine.
 
     Attributes
     ----------
     version
-        Such as ``"NCCL 2.27.3"``; None if the machine lacks it.
+        Such as ``"NCCL 2.27.3"``; None if the machine does not support the operation.
     reason
         Where it was found, or why it cannot be built and what to install.
     include, library, toolkit
         NCCL's header folder and library file, and the CUDA toolkit's folder.
     load_folder
-        Folder of its library for the dynamic loader, if it is not a default one.
+        Folder of its library for the dynamic loader, if that is not a default folder.
     """
 
     version: str | None
@@ -47,40 +50,40 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Operations:
+class BuildOperations:
     """The operations that a build will have.
 
     Attributes
     ----------
-    found
-        Name to what this machine has, for the chosen operations only.
+    chosen
+        The support of this machine for each chosen operation, by name.
     without_nccl
-        Why a CUDA PyTorch gets no NCCL; empty if it gets it, or the user left it out.
+        Why a CUDA PyTorch gets no NCCL; empty if it gets NCCL, or the user left NCCL out.
     """
 
-    found: dict[str, Found]
+    chosen: dict[str, OperationSupport]
     without_nccl: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The chosen operations, in a fixed order."""
-        return tuple(name for name in NAMES if name in self.found)
+        return tuple(name for name in NAMES if name in self.chosen)
 
     def load_folders(self) -> list[str]:
-        """Return the folders in which the dynamic loader finds the library's dependencies."""
-        folders = (self.found[name].load_folder for name in self.names)
+        """Return the folders where the dynamic loader finds the library's dependencies."""
+        folders = (self.chosen[name].load_folder for name in self.names)
         return [folder for folder in folders if folder is not None]
 
     def versions(self) -> dict[str, str]:
         """Return each chosen operation with its version."""
-        return {name: self.found[name].version or "" for name in self.names}
+        return {name: self.chosen[name].version or "" for name in self.names}
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables that select them in Horovod's CMake files."""
         env = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_CPU_OPERATIONS": "GLOO"}
         for name in ("mpi", "tensorflow"):
-            env[f"HOROVOD_WITH{'' if name in self.found else 'OUT'}_{name.upper()}"] = "1"
-        if nccl := self.found.get("nccl"):
+            env[f"HOROVOD_WITH{'' if name in self.chosen else 'OUT'}_{name.upper()}"] = "1"
+        if nccl := self.chosen.get("nccl"):
             env |= {
                 "HOROVOD_GPU": "CUDA",
                 "HOROVOD_GPU_OPERATIONS": "NCCL",
@@ -94,91 +97,110 @@ class Operations:
 
 def choose(
     torch: TorchInfo, wanted: Collection[str] = (), unwanted: Collection[str] = ()
-) -> Operations:
-    """Choose the operations to build: all that the machine has, without the unwanted ones.
+) -> BuildOperations:
+    """Choose the operations to build: all that the machine supports, without the unwanted ones.
 
-    Those for TensorFlow are built only if they are wanted, since they take minutes more.
+    Operations for TensorFlow are built only if they are wanted, since they take minutes more.
 
     Raises
     ------
     UsageError
-        If the two contradict each other, or Gloo is unwanted.
+        If the two arguments contradict each other, or Gloo is unwanted.
     BuildFailed
         If a wanted operation cannot be built on this machine.
     """
     _check_choice(wanted, unwanted)
-    found = {"gloo": Found("bundled", "Horovod includes it"), "mpi": find_mpi()}
-    found["nccl"] = find_nccl(torch)
+    support = {"gloo": OperationSupport("bundled", "Horovod includes it"), "mpi": find_mpi()}
+    support["nccl"] = find_nccl(torch)
     if "tensorflow" in wanted:
-        found["tensorflow"] = find_tensorflow(torch)
+        support["tensorflow"] = find_tensorflow(torch)
     for name in wanted:
-        if found[name].version is None:
+        if support[name].version is None:
             raise failed(
-                f"--with {name}: {found[name].reason}.",
+                f"--with {name}: {support[name].reason}.",
                 f"Install what is missing, or omit `--with {name}` to build without it.",
             )
-    chosen = {n: f for n, f in found.items() if f.version is not None and n not in unwanted}
-    nccl = found["nccl"]
+    chosen = {
+        name: each
+        for name, each in support.items()
+        if each.version is not None and name not in unwanted
+    }
+    nccl = support["nccl"]
     without_nccl = ""
     if torch.cuda is not None and nccl.version is None:
         without_nccl = (
             f"PyTorch has CUDA {torch.cuda}, but this build will not use NCCL: {nccl.reason}."
         )
-    return Operations(chosen, without_nccl)
+    for name, each in support.items():
+        _log.debug("Operation %s: %s, %s", name, each.version, each.reason)
+    return BuildOperations(chosen, without_nccl)
 
 
-def find_mpi() -> Found:
+def find_mpi() -> OperationSupport:
     """Search for an MPI with a C++ compiler wrapper."""
     compiler = shutil.which("mpicxx") or shutil.which("mpic++")
     if compiler is None:
-        return Found(None, "no mpicxx is on the PATH (Debian and Ubuntu: libopenmpi-dev)")
+        return OperationSupport(
+            None, "no mpicxx is on the PATH (Debian and Ubuntu: libopenmpi-dev)"
+        )
     version = first_line([compiler, "--showme:version"]) or first_line(["mpichversion"])
-    # Debian's openmpi-bin has the compiler wrapper without the headers
-    folders = [Path(x) for x in (first_line([compiler, "--showme:incdirs"]) or "").split()]
-    if any(one.is_absolute() for one in folders) and not any(
-        (one / "mpi.h").exists() for one in folders
+    # Debian's openmpi-bin has the compiler wrapper without the headers.
+    folders = [Path(name) for name in (first_line([compiler, "--showme:incdirs"]) or "").split()]
+    if any(folder.is_absolute() for folder in folders) and not any(
+        (folder / "mpi.h").exists() for folder in folders
     ):
-        return Found(None, f"{compiler} has no mpi.h (Debian and Ubuntu: libopenmpi-dev)")
+        return OperationSupport(
+            None, f"{compiler} has no mpi.h (Debian and Ubuntu: libopenmpi-dev)"
+        )
     prefix = Path(compiler).resolve().parent.parent
-    folder = None if prefix in _SYSTEM else f"{prefix}/lib"
-    return Found(version or "version unknown", compiler, load_folder=folder)
+    load_folder = None if prefix in _SYSTEM else f"{prefix}/lib"
+    return OperationSupport(version or "version unknown", compiler, load_folder=load_folder)
 
 
-def find_tensorflow(torch: TorchInfo) -> Found:
-    """Search for a TensorFlow whose C++ library can be linked with PyTorch's."""
+def find_tensorflow(torch: TorchInfo) -> OperationSupport:
+    """Search for a TensorFlow with a C++ library that can be linked with PyTorch's."""
     info = installed_tensorflow()
     if info is None:
-        return Found(None, "`import tensorflow` fails (`pip install tensorflow` installs it)")
+        return OperationSupport(
+            None, "`import tensorflow` fails (`pip install tensorflow` installs it)"
+        )
     if torch.cxx11_abi != info["cxx11_abi"]:
-        return Found(None, f"PyTorch {torch.version} and TensorFlow use different C++ ABIs")
-    return Found(info["version"], info["folder"], load_folder="$ORIGIN/../torch")
+        return OperationSupport(
+            None, f"PyTorch {torch.version} and TensorFlow use different C++ ABIs"
+        )
+    return OperationSupport(info["version"], info["folder"], load_folder="$ORIGIN/../torch")
 
 
-def find_nccl(torch: TorchInfo) -> Found:
+def find_nccl(torch: TorchInfo) -> OperationSupport:
     """Search for NCCL's header and library, and for a CUDA toolkit.
 
     PyTorch's CUDA wheels include NCCL with its headers. That copy is preferred, since
     PyTorch loads it too: a rank then has a single NCCL.
     """
     if torch.cuda is None:
-        return Found(None, f"PyTorch {torch.version} is built without CUDA")
+        return OperationSupport(None, f"PyTorch {torch.version} is built without CUDA")
     toolkit = _cuda_toolkit(torch)
     if toolkit is None:
-        return Found(
+        return OperationSupport(
             None,
             "the CUDA toolkit is missing: no folder with bin/nvcc and include/cuda_runtime.h was "
             f"found (install CUDA {torch.cuda}, or set CUDA_HOME to its folder)",
         )
     bundled = torch.folder.parent / "nvidia/nccl"
     for root in (bundled, *_NCCL_ROOTS):
-        header, library = root / "include/nccl.h", _nccl_library(root)
+        header = root / "include/nccl.h"
+        library = _nccl_library(root)
         if header.exists() and library is not None:
             version = f"{_nccl_version(header)}, {_nvcc_version(toolkit)}"
-            folder = None if root in _SYSTEM else str(library.parent)
+            load_folder = None if root in _SYSTEM else str(library.parent)
             if root == bundled:
-                folder = f"{SITE_PACKAGES}/nvidia/nccl/lib"
-            return Found(version, str(root), header.parent, library, toolkit, folder)
-    return Found(None, "NCCL's header nccl.h was not found (Debian and Ubuntu: libnccl-dev)")
+                load_folder = f"{SITE_PACKAGES}/nvidia/nccl/lib"
+            return OperationSupport(
+                version, str(root), header.parent, library, toolkit, load_folder
+            )
+    return OperationSupport(
+        None, "NCCL's header nccl.h was not found (Debian and Ubuntu: libnccl-dev)"
+    )
 
 
 def _check_choice(wanted: Collection[str], unwanted: Collection[str]) -> None:
@@ -198,7 +220,7 @@ def _check_choice(wanted: Collection[str], unwanted: Collection[str]) -> None:
 
 
 def _nccl_library(root: Path) -> Path | None:
-    """Return the shared library below `root`; in PyTorch's wheels its name has a version."""
+    """Return the shared library below `root`. In PyTorch's wheels its name has a version."""
     return next(
         (
             path
@@ -211,7 +233,7 @@ def _nccl_library(root: Path) -> Path | None:
 
 
 def _cuda_toolkit(torch: TorchInfo) -> Path | None:
-    """Return the toolkit's folder; PyTorch's own guess may only have an nvcc on the PATH."""
+    """Return the toolkit's folder. PyTorch's own guess may only have an nvcc on the PATH."""
     named = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), torch.cuda_home]
     usual = [f"/usr/local/cuda-{torch.cuda}", "/usr/local/cuda", "/usr"]
     for folder in (Path(name) for name in (*named, *usual) if name):
@@ -232,7 +254,7 @@ def _nvcc_version(toolkit: Path) -> str:
 def _nccl_version(header: Path) -> str:
     text = header.read_text(encoding="utf-8", errors="replace")
     parts = [
-        found[1] if (found := re.search(rf"#define NCCL_{level}\s+(\d+)", text)) else "?"
+        match[1] if (match := re.search(rf"#define NCCL_{level}\s+(\d+)", text)) else "?"
         for level in ("MAJOR", "MINOR", "PATCH")
     ]
     return f"NCCL {'.'.join(parts)}"

@@ -1,4 +1,4 @@
-"""A patch of Horovod's source: exact text replacements, and files that are added."""
+"""A patch of Horovod's source: exact text replacements, and added files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.horovod_build.failures import failed
 from workbench.horovod_build.recipe import VERSION
 
 REPOSITORY = "https://github.com/horovod/horovod/blob/v0.28.1"
-_ADDED_TO = Path("horovod/common")
+_ADDED_FILES_FOLDER = Path("horovod/common")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Edit:
     old, new
         The original text and its replacement.
     times
-        How often `old` must occur in the file.
+        The number of times that `old` must occur in the file.
     """
 
     file: str
@@ -35,7 +35,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Patch:
+class SourcePatch:
     """A change of the unpacked source that is applied as a whole.
 
     Attributes
@@ -43,7 +43,7 @@ class Patch:
     name
         Name in the wheel's record.
     defect
-        What a user experiences without the patch.
+        The effect on a user without the patch.
     upstream
         URL of the defect in the upstream repository.
     edits
@@ -66,6 +66,17 @@ class Patch:
         BuildFailed
             If a file cannot be read, or a text does not occur as often as expected. Files of
             this patch are then unchanged.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> patch = SourcePatch("greeting", "the greeting is wrong", REPOSITORY,
+        ...                     edits=(Edit("main.cc", "Hallo", "Hello"),))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "main.cc").write_text("Hallo")
+        ...     patch.apply(Path(folder))
+        ...     Path(folder, "main.cc").read_text()
+        'Hello'
         """
         patched: dict[Path, bytes] = {}
         for edit in self.edits:
@@ -74,11 +85,13 @@ class Patch:
         for path, content in patched.items():
             path.write_bytes(content)
         for file in self.added:
-            shutil.copy(file, source / _ADDED_TO)
+            shutil.copy(file, source / _ADDED_FILES_FOLDER)
 
     def digest(self) -> str:
-        """Return a hash of the patch; it belongs to the wheel's key."""
-        exact = [text for one in self.edits for text in (one.file, one.old, one.new, one.times)]
+        """Return a hash of the patch, which is a part of the wheel's key."""
+        exact = [
+            text for edit in self.edits for text in (edit.file, edit.old, edit.new, edit.times)
+        ]
         digest = hashlib.sha256("\0".join(map(str, exact)).encode())
         for file in self.added:
             digest.update(b"\0" + file.name.encode() + b"\0" + file.read_bytes())
@@ -91,16 +104,16 @@ class Patch:
             raise self._no_match(f"{edit.file} cannot be read.") from None
 
     def _replace(self, edit: Edit, content: bytes) -> bytes:
-        found = content.count(edit.old.encode())
-        if found != edit.times:
+        count = content.count(edit.old.encode())
+        if count != edit.times:
             raise self._no_match(
-                f"{edit.file} contains the text to replace {found} times, not {edit.times}."
+                f"{edit.file} contains the text to replace {count} times, not {edit.times}."
             )
         return content.replace(edit.old.encode(), edit.new.encode())
 
-    def _no_match(self, what: str) -> Exception:
+    def _no_match(self, mismatch: str) -> Exception:
         return failed(
-            f"the patch `{self.name}` does not match this source: {what}",
+            f"the patch `{self.name}` does not match this source: {mismatch}",
             f"It is written for Horovod {VERSION}. If recipe.py names another release, check "
             f"whether that release still has the defect ({self.upstream}), and adapt or remove the "
             "patch in patches.py. Otherwise reinstall Gradient Workbench.",

@@ -1,6 +1,6 @@
 """Patches for defects of Horovod 0.28.1, applied to its source before compilation.
 
-`recipe` solves what keeps Horovod from compiling, without changes to its source. The
+`recipe` solves the problems that keep Horovod from compiling, without changes to its source. The
 defects here compile and only show up during training. No setting avoids them, so the
 source itself is patched by exact text replacements. If a text does not occur exactly
 as often as expected, the build stops: a patch that was silently skipped would
@@ -14,20 +14,20 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from workbench.horovod_build.patch import REPOSITORY, Edit, Patch
+from workbench.horovod_build.patch import REPOSITORY, Edit, SourcePatch
 from workbench.horovod_build.process_set_patches import PROCESS_SET_PATCHES
 from workbench.horovod_build.tap import TAP
 from workbench.horovod_build.tap.nccl import TAP_NCCL
 from workbench.horovod_build.tensorflow_patch import TENSORFLOW
 
 FACT = "cures"
-"""Key of the patches in a wheel's facts; fixed, since wheels in caches have it."""
+"""Key of the patches in a wheel's facts. It is fixed, since wheels in caches have it."""
 
 PATCHES = (
     # HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD remove their parameters from a
     # vector. The next init first resets both to their defaults in that vector, which
     # writes past its end or over the other parameter.
-    Patch(
+    SourcePatch(
         name="settings-of-an-earlier-init",
         defect="with HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD set, every rank dies of "
         "SIGSEGV at its second hvd.init()",
@@ -50,11 +50,11 @@ PATCHES = (
             ),
         ),
     ),
-    # Each process set (also the one of all ranks) has its own context, in which
+    # Each process set (also the one of all ranks) has its own context, where
     # gloo_iface_ is never set; only the global context has read HOROVOD_GLOO_IFACE.
     # Without an interface, Gloo uses the address of the host name, which is 127.0.1.1
     # in the /etc/hosts of Debian and Ubuntu.
-    Patch(
+    SourcePatch(
         name="process-set-interface",
         defect="ranks on several machines try to connect over the loopback interface, and die, "
         "if a host's name resolves to 127.0.1.1",
@@ -62,7 +62,7 @@ PATCHES = (
         edits=(
             Edit(
                 file="horovod/common/gloo/gloo_context.cc",
-                # The other two initializations contain the first line too, where it is correct.
+                # The other two initializations contain the first line too. There it is correct.
                 old="""\
   device_attr.iface = gloo_iface_;
   device_attr.ai_family = AF_UNSPEC;
@@ -80,9 +80,9 @@ PATCHES = (
             ),
         ),
     ),
-    # The ranks are written past the end of a vector whose length stays 0. The stall
+    # The ranks are written past the end of a vector that keeps the length 0. The stall
     # check uses that length, so it checks no rank.
-    Patch(
+    SourcePatch(
         name="stall-check",
         defect="the stall check never names the rank and the tensor that the others wait for",
         upstream=f"{REPOSITORY}/horovod/common/gloo/gloo_controller.cc#L92",
@@ -94,10 +94,10 @@ PATCHES = (
             ),
         ),
     ),
-    # When a pair of sockets fails, Gloo signals the operations on it. It omits those in
-    # progress: sends that found the connection full or closed, and the receive whose first
-    # bytes have arrived. They keep waiting.
-    Patch(
+    # When a pair of sockets fails, Gloo signals the operations on it, but omits operations in
+    # progress: sends that found the connection full or closed, and the receive that has got
+    # its first bytes. They keep waiting.
+    SourcePatch(
         name="half-sent-buffers",
         defect="a rank that waits for a killed rank may be released only after "
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
@@ -135,12 +135,12 @@ PATCHES = (
         ),
     ),
     # When a rank is killed, the next one in the ring may fail in an operation before it has
-    # announced what it receives. Its background thread goes on with the next exchange of the
-    # ranks' states, and the neighbour answers that with the data of the operation, which it has
-    # not given up yet. Gloo's check of the length then fails in Gloo's own thread, where nothing
-    # catches an exception. If the operation's buffer was announced, and is gone, Gloo never reads
+    # announced what it receives. Its background thread continues with the next exchange of the
+    # ranks' states. The neighbour has not given up the operation yet, and answers with its data.
+    # Gloo's check of the length then fails in Gloo's own thread, which does not catch
+    # exceptions. If the operation's buffer was announced, but no longer exists, Gloo never reads
     # from that connection again. With the patch, both are failures of the connection.
-    Patch(
+    SourcePatch(
         name="message-of-a-failed-operation",
         defect="if a rank is killed in an allreduce of four or more ranks, another may abort and "
         "lose its variables, or wait for HOROVOD_GLOO_TIMEOUT_SECONDS",
@@ -182,8 +182,8 @@ PATCHES = (
     ),
     # An exception of Gloo during the rendezvous leaves the background thread, which
     # terminates the process. Reported as a failed init, it becomes an exception in
-    # Python. With MPI the behaviour is unchanged: its context would need a shutdown too.
-    Patch(
+    # Python. With MPI the behaviour is unchanged: its context would also need a shutdown.
+    SourcePatch(
         name="missed-rendezvous",
         defect="a rank aborts, and its variables are lost, if another rank does not join it in "
         "hvd.init()",
@@ -230,7 +230,7 @@ PATCHES = (
         ),
     ),
     # Without this patch, every init after a failed one fails immediately.
-    Patch(
+    SourcePatch(
         name="failed-init-again",
         defect="a rank whose hvd.init() failed once can never join a ring again",
         upstream=f"{REPOSITORY}/horovod/common/operations.cc#L894",
@@ -253,27 +253,27 @@ PATCHES = (
     TAP,
     TAP_NCCL,
 )
-"""The patches of each build, in the order in which they are applied."""
+"""The patches of each build, in the order of their application."""
 
 
-def patches_for(operations: Collection[str]) -> tuple[Patch, ...]:
+def patches_for(operations: Collection[str]) -> tuple[SourcePatch, ...]:
     """Return the patches of a build with these operations."""
     return (*PATCHES, TENSORFLOW) if "tensorflow" in operations else PATCHES
 
 
-def apply_patches(source: Path, patches: Collection[Patch] = PATCHES) -> None:
+def apply_patches(source: Path, patches: Collection[SourcePatch] = PATCHES) -> None:
     """Apply each patch to the unpacked source, or stop the build."""
     for patch in patches:
         patch.apply(source)
 
 
-def digests(patches: Collection[Patch] = PATCHES) -> dict[str, str]:
+def digests(patches: Collection[SourcePatch] = PATCHES) -> dict[str, str]:
     """Return the name and digest of each patch, as in the wheel's facts."""
     return {patch.name: patch.digest() for patch in patches}
 
 
-def missing_patches(built: dict[str, Any] | None) -> list[Patch]:
-    """Return the current patches that the facts of a build do not list; all if it has no facts."""
+def missing_patches(built: dict[str, Any] | None) -> list[SourcePatch]:
+    """Return the current patches that the facts of a build do not list; without facts, all."""
     recorded = (built or {}).get(FACT, {})
     needed = patches_for((built or {}).get("operations", ()))
     return [patch for patch in needed if recorded.get(patch.name) != patch.digest()]

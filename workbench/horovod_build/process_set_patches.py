@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from workbench.horovod_build.patch import REPOSITORY, Edit, Patch
+from workbench.horovod_build.patch import REPOSITORY, Edit, SourcePatch
 
 PROCESS_SET_PATCHES = (
     # Before it ends, the background thread agrees with all ranks on the removal of each
-    # process set. If a rank is gone, Gloo's exception leaves the thread, which terminates
+    # process set. If a rank has ended, Gloo's exception leaves the thread, which terminates
     # the process. With the patch, each rank then removes its process sets on its own.
-    Patch(
+    SourcePatch(
         name="process-set-of-a-lost-rank",
         defect="if a rank is killed while a process set exists, the other ranks die too",
         upstream=f"{REPOSITORY}/horovod/common/process_set.cc#L213",
@@ -60,10 +60,10 @@ PROCESS_SET_PATCHES = (
         ),
     ),
     # With dynamic process sets, the background thread asks all ranks in every cycle whether
-    # one was added or removed, and holds the lock of the table meanwhile. A collective of a
-    # process set, or a question about it, then waits for that lock, and keeps the GIL: if a
-    # rank stops or is lost, no thread of the others runs until Gloo's time is over.
-    Patch(
+    # a process set was added or removed, and holds the lock of the table until they answer. A
+    # collective of a process set, or a query about it, then waits for that lock, and keeps the
+    # GIL: if a rank stops or is lost, no thread of the others runs until Gloo's time is over.
+    SourcePatch(
         name="process-sets-locked-during-exchange",
         defect="while a rank is stopped, other ranks that use process sets do not react at all",
         upstream=f"{REPOSITORY}/horovod/common/process_set.cc#L179",
@@ -192,7 +192,7 @@ PROCESS_SET_PATCHES = (
     # These two functions wait in the caller's thread for a flag. If the shutdown is quick,
     # the flag is set for less than the millisecond that they sleep. The first function
     # also reads the process set that the shutdown has freed.
-    Patch(
+    SourcePatch(
         name="process-set-added-at-shutdown",
         defect="hvd.add_process_set() may wait for ever, or seem to succeed, when a rank is lost",
         upstream=f"{REPOSITORY}/horovod/common/operations.cc#L1287",
@@ -223,7 +223,7 @@ PROCESS_SET_PATCHES = (
             ),
         ),
     ),
-    Patch(
+    SourcePatch(
         name="process-set-removed-at-shutdown",
         defect="hvd.remove_process_set() may wait for ever when a rank is lost",
         upstream=f"{REPOSITORY}/horovod/common/operations.cc#L1318",
@@ -247,10 +247,10 @@ PROCESS_SET_PATCHES = (
             ),
         ),
     ),
-    # The set of all ranks survives a shutdown, including the record of which rank had called
-    # join(). In the next ring that rank executes collectives as a joined rank without tensors,
+    # The set of all ranks survives a shutdown, including the record of the rank that had called
+    # join(). In the next ring, that rank executes collectives as a joined rank without tensors,
     # but lacks the tensor of join() that this requires.
-    Patch(
+    SourcePatch(
         name="join-of-an-earlier-init",
         defect="a rank dies of SIGSEGV at the next hvd.init() if Horovod was shut down while "
         "ranks waited in hvd.join()",
@@ -272,9 +272,9 @@ PROCESS_SET_PATCHES = (
             ),
         ),
     ),
-    # A collective looks for its process set before it asks whether Horovod is shutting down,
-    # which removes the sets. HorovodInternalError is what tells a caller that the ring ended.
-    Patch(
+    # A collective looks up its process set before it checks whether Horovod is shutting down,
+    # which removes the sets. Only HorovodInternalError tells a caller that the ring ended.
+    SourcePatch(
         name="process-set-of-an-ended-ring",
         defect="a collective in a process set raises ValueError, not HorovodInternalError, while "
         "the ring ends",
@@ -296,4 +296,4 @@ PROCESS_SET_PATCHES = (
         ),
     ),
 )
-"""In the order in which they are applied."""
+"""The patches, in the order of their application."""

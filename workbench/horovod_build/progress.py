@@ -17,8 +17,8 @@ _REFRESH_LOG_S = 60.0
 class Progress:
     """Shows the progress of a build.
 
-    On a terminal this is one line that is updated in place; elsewhere a line every 10 %
-    and every minute. Use it as a context manager around the build: a thread updates the
+    On a terminal this is one line that is updated in place; otherwise, a line is printed every
+    10 % and every minute. Use it as a context manager around the build: a thread updates the
     elapsed time while the compiler prints nothing.
     """
 
@@ -26,7 +26,9 @@ class Progress:
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
         self._started = time.monotonic()
-        self._step, self._percent, self._shown_percent = "", 0, 0
+        self._step = ""
+        self._percent = 0
+        self._shown_percent = 0
         self._lock = threading.Lock()
         self._finished = threading.Event()
         self._clock = threading.Thread(target=self._tick, name="progress", daemon=True)
@@ -43,22 +45,24 @@ class Progress:
     def step(self, text: str) -> None:
         """Start a step, such as "compiling, 2 in parallel"."""
         with self._lock:
-            self._step, self._percent, self._shown_percent = text, 0, 0
+            self._step = text
+            self._percent = 0
+            self._shown_percent = 0
         self._show()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that stays on the screen."""
         self._clear()
         self._write(f"{text}\n")
 
     def log_line(self, line: str) -> None:
         """Update the percentage from a line of the build's log, such as CMake's ``[ 42%]``."""
-        found = _PERCENT.match(line)
-        if found is None:
+        match = _PERCENT.match(line)
+        if match is None:
             return
         with self._lock:
             # Each target counts from 0; the percentage must not decrease.
-            self._percent = max(self._percent, int(found[1]))
+            self._percent = max(self._percent, int(match[1]))
         if self._terminal or self._percent >= self._shown_percent + _STEP_PERCENT:
             self._shown_percent = self._percent - self._percent % _STEP_PERCENT
             self._show()
@@ -89,6 +93,12 @@ class Progress:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration: ``"7 s"``, ``"2 min 14 s"``."""
+    """Format a duration.
+
+    Examples
+    --------
+    >>> format_seconds(7), format_seconds(134)
+    ('7 s', '2 min 14 s')
+    """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

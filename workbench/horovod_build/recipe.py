@@ -1,8 +1,8 @@
 """Build settings that compile Horovod 0.28.1 against a PyTorch that is three years newer.
 
 Three kinds of problems keep the last release of Horovod from compiling on a current
-machine. Each is solved here without changing its source (`patches` changes what
-its source does wrong at run time):
+machine. Each is solved here without changing its source (`patches` fixes what its
+source does wrong at run time):
 
 - It requests C++14 in two CMakeLists, which PyTorch's headers reject. A CMake
   toolchain file makes every project include a snippet that maps "C++14" to the
@@ -11,7 +11,7 @@ its source does wrong at run time):
   ``<cstdint>``, which other headers included before GCC 13.
 - Its setup compiles for the *native* instruction set and lets CMake write the build
   folders into the library. The wheel would silently depend on the CPU and the
-  environment in which it was built.
+  environment of its build.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workbench.horovod_build.machine import Machine
-from workbench.horovod_build.operations import SITE_PACKAGES, Operations
+from workbench.horovod_build.operations import SITE_PACKAGES, BuildOperations
 
 VERSION = "0.28.1"
 """The last release of Horovod (June 2023)."""
@@ -33,11 +33,11 @@ SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 RECIPE = 2
 """Version of this recipe; increment it when a change in this file changes the wheel."""
 
-BUILD_NEEDS = ("setuptools>=70.1,<81",)
-"""Requirements of Horovod's ``setup.py``: setuptools 70.1 is the first that builds wheels
-without another package, 81 the first without the features that ``setup.py`` uses."""
+BUILD_REQUIREMENTS = ("setuptools>=70.1,<81",)
+"""Requirements of Horovod's ``setup.py``. setuptools 70.1 is the first version that builds wheels
+without another package; 81 is the first without the features that ``setup.py`` uses."""
 
-RUNTIME_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi>=1.4.0")
+RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi>=1.4.0")
 """Horovod's requirements except PyTorch, which pip must not replace."""
 
 _TOOLCHAIN = """\
@@ -61,7 +61,7 @@ set(CMAKE_CUDA11_EXTENSION_COMPILE_OPTION -std=c++{standard})
 def write_toolchain(folder: Path, cxx_standard: int, libraries: Sequence[str] = ()) -> Path:
     """Write the two CMake files, and return the path of the toolchain file.
 
-    `libraries` are folders with shared libraries, other than PyTorch's and the system's.
+    `libraries` are folders with shared libraries that belong neither to PyTorch nor to the system.
     """
     snippet = folder / "standard.cmake"
     snippet.write_text(_SNIPPET.format(standard=cxx_standard), encoding="utf-8")
@@ -77,13 +77,13 @@ def environment(
     tools: Path,
     toolchain: Path,
     machine: Machine,
-    operations: Operations,
+    operations: BuildOperations,
     jobs: int,
 ) -> dict[str, str]:
     """Return the environment variables for Horovod's ``setup.py``.
 
     Build settings of Horovod in the caller's environment are removed: only the options of
-    this command count.
+    this command are used.
     """
     env = {name: value for name, value in base.items() if not name.startswith("HOROVOD_")}
     env |= {
@@ -114,10 +114,16 @@ def tool_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
 
 
 def setup_command(wheels: Path) -> list[str]:
-    """Return the command that, run in the source folder, writes a wheel to `wheels`."""
+    """Return the command that writes a wheel to `wheels` if it is run in the source folder."""
     return [sys.executable, "setup.py", "bdist_wheel", "--dist-dir", str(wheels)]
 
 
 def _joined(first: str, base: Mapping[str, str], name: str) -> str:
-    """Prepend `first` to the path list of the variable `name` in `base`."""
+    """Prepend `first` to the path list of the variable `name` in `base`.
+
+    Examples
+    --------
+    >>> _joined("/tools/bin", {"PATH": "/usr/bin"}, "PATH")
+    '/tools/bin:/usr/bin'
+    """
     return ":".join(filter(None, (first, base.get(name))))

@@ -1,8 +1,9 @@
-"""Smoke test of the installed Horovod: two ranks sum a tensor, and record the times of that."""
+"""Smoke test of the installed Horovod: two ranks sum a tensor and record the times of the sum."""
 
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -11,15 +12,17 @@ from pathlib import Path
 from workbench.horovod_build.commands import running
 from workbench.horovod_build.failures import failed
 
+_log = logging.getLogger(__name__)
+
 _SCRIPT = Path(__file__).with_name("smoke_test_ranks.py")
 LIMIT_S = 120.0
-"""Time limit for two ranks to import PyTorch and sum, on a loaded machine."""
+"""Time limit for two ranks to import PyTorch and compute a sum, on a loaded machine."""
 
 
 def run_smoke_test(limit_s: float = LIMIT_S) -> float:
     """Sum a tensor over two ranks on this machine, with Gloo over loopback.
 
-    The ranks are terminated in any case. Returns the seconds that they took.
+    The ranks are terminated in any case. Return the seconds that they took.
 
     Raises
     ------
@@ -36,7 +39,9 @@ def run_smoke_test(limit_s: float = LIMIT_S) -> float:
             "Check for a firewall on the loopback interface, or other work that loads the machine.",
         ) from error
     _check_sums(output)
-    return time.monotonic() - started
+    elapsed_s = time.monotonic() - started
+    _log.debug("Two ranks computed a sum in %.1f s", elapsed_s)
+    return elapsed_s
 
 
 def _check_sums(output: str) -> None:

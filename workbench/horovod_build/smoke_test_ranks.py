@@ -1,7 +1,7 @@
 """The two ranks of the smoke test, as a script.
 
-Without an argument it serves the rendezvous and starts itself twice, once for each rank;
-with a rank as argument it runs that rank. It is started by its path, so it imports
+Without an argument it serves the rendezvous and starts itself twice, once for each rank.
+With a rank as argument it runs that rank. It is started by its path, so it imports
 nothing from this package.
 """
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SIZE = 2
-_RECORDS, _RECORD_BYTES = 16, 88
+_RECORDS = 16
+_RECORD_BYTES = 88
 
 
 def main() -> int:
@@ -66,8 +67,8 @@ def _run_rank(rank: int) -> int:
     library = mpi_ops._basics.MPI_LIB_CTYPES
     library.horovod_tap_enable(ctypes.c_int64(_RECORDS))
     hvd.init()
-    mine = torch.arange(1024, dtype=torch.float64) * (rank + 1)
-    total = hvd.allreduce(mine, op=hvd.Sum, name="smoke_test")
+    tensor = torch.arange(1024, dtype=torch.float64) * (rank + 1)
+    total = hvd.allreduce(tensor, op=hvd.Sum, name="smoke_test")
     expected = torch.arange(1024, dtype=torch.float64).sum().item() * sum(range(1, _SIZE + 1))
     records = ctypes.create_string_buffer(_RECORDS * _RECORD_BYTES)
     recorded = library.horovod_tap_read(records, ctypes.c_int64(_RECORDS))

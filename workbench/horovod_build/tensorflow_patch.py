@@ -1,35 +1,36 @@
 """A patch for builds with TensorFlow: its ops use the Horovod of PyTorch's library.
 
 Horovod compiles all of itself into each framework's library. A process that imports both would
-have two rings, of which the workbench could form, record and end only one.
+have two rings. The workbench could form, record and end only one of them.
 """
 
 from __future__ import annotations
 
-from workbench.horovod_build.patch import REPOSITORY, Edit, Patch
+from workbench.horovod_build.patch import REPOSITORY, Edit, SourcePatch
 
-_CMAKE, _OPS = "horovod/tensorflow/CMakeLists.txt", "horovod/tensorflow/mpi_ops.cc"
+_CMAKE = "horovod/tensorflow/CMakeLists.txt"
+_OPS = "horovod/tensorflow/mpi_ops.cc"
 
-TENSORFLOW = Patch(
+TENSORFLOW = SourcePatch(
     name="tensorflow",
     defect="TensorFlow and PyTorch form separate rings in one process, and Horovod does not "
     "compile for TensorFlow 2.21",
     upstream=f"{REPOSITORY}/{_CMAKE}",
     edits=(
-        # the XLA ops include headers that TensorFlow no longer installs
+        # The XLA ops include headers that TensorFlow no longer installs.
         Edit(
             file=_CMAKE,
             old='list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
             new="",
         ),
         Edit(file=_CMAKE, old="SHARED ${SOURCES} ${TF_SOURCES}", new="SHARED ${TF_SOURCES}"),
-        # otherwise Gloo is compiled a second time
+        # Otherwise Gloo is compiled a second time.
         Edit(file=_CMAKE, old="set(Tensorflow_CXX17 TRUE)", new="set(Tensorflow_CXX17 FALSE)"),
         Edit(
             file=_CMAKE,
             old="target_link_libraries(${TF_TARGET_LIB} ${LINKER_LIBS} ${TF_LINKER_LIBS})",
             new="add_dependencies(${TF_TARGET_LIB} pytorch)\n"
-            # an option, since CMake makes a path without the prefix "lib" a name to search for
+            # An option, since CMake would search for a path without the prefix "lib" as a name.
             "target_link_libraries(${TF_TARGET_LIB} -Wl,$<TARGET_FILE:pytorch> ${TF_LINKER_LIBS})",
         ),
         # The records identify a collective by its handle, and its kind by its name, as for PyTorch.

@@ -1,8 +1,8 @@
-"""Wheels: the facts that identify one, its record of them, and the cache of built wheels.
+"""Wheels: the facts that identify a wheel, its record of them, and the cache of built wheels.
 
 A cache entry is a folder with the wheel and ``entry.json``. It is written to a temporary
-folder and then renamed, so that a reader sees a complete entry or none. With a lock
-per key, the second of two builders waits for the first instead of compiling the
+folder and then renamed, so that a reader sees a complete entry or no entry. There is a lock
+per key: the second of two builders waits for the first instead of compiling the
 same wheel.
 """
 
@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import io
 import json
+import logging
 import os
 import shutil
 import sys
@@ -28,15 +29,17 @@ from typing import Any
 
 from workbench.horovod_build import patches
 from workbench.horovod_build.machine import Machine, TorchInfo
-from workbench.horovod_build.operations import Operations
+from workbench.horovod_build.operations import BuildOperations
 from workbench.horovod_build.recipe import RECIPE, VERSION
 from workbench.safefiles import xdg_folder
+
+_log = logging.getLogger(__name__)
 
 RECORD_NAME = "gradient-workbench.json"
 """Name of the file with the facts in the wheel's ``dist-info``."""
 
 
-def facts(torch: TorchInfo, machine: Machine, operations: Operations) -> dict[str, Any]:
+def facts(torch: TorchInfo, machine: Machine, operations: BuildOperations) -> dict[str, Any]:
     """Return, as JSON values, everything that determines the content of a wheel."""
     return {
         "horovod": VERSION,
@@ -76,11 +79,11 @@ def add_record(wheel: Path, facts: dict[str, Any]) -> None:
             if entry.filename != record:
                 new.writestr(entry, old.read(entry))
         new.writestr(name, text)
-        new.writestr(record, _listed(old.read(record).decode(), name, text))
+        new.writestr(record, _with_row(old.read(record).decode(), name, text))
     fresh.replace(wheel)
 
 
-def _listed(record: str, name: str, content: bytes) -> str:
+def _with_row(record: str, name: str, content: bytes) -> str:
     """Return the text of `RECORD` with a row for one more file."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     row = io.StringIO()
@@ -93,7 +96,7 @@ def cache_folder() -> Path:
     return xdg_folder("XDG_CACHE_HOME", ".cache") / "gradient-workbench/horovod"
 
 
-_KEPT_LOGS = 10
+_MAX_LOGS = 10
 
 
 class WheelCache:
@@ -108,10 +111,11 @@ class WheelCache:
         try:
             record = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
             wheel = entry / record["wheel"]
-            intact = _sha256(wheel) == record["sha256"]
+            is_intact = _sha256(wheel) == record["sha256"]
         except (OSError, ValueError, KeyError):
             return None
-        return wheel if intact else None
+        _log.debug("Wheel %s in the cache is %s", wheel, "intact" if is_intact else "damaged")
+        return wheel if is_intact else None
 
     def put(self, key: str, wheel: Path, facts: dict[str, Any]) -> Path:
         """Copy a wheel into the cache and return its path there.
@@ -128,24 +132,25 @@ class WheelCache:
             self._swap(fresh, self.folder / key)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
+        _log.debug("Wheel %s was added to the cache", wheel.name)
         return self.folder / key / wheel.name
 
     def log_path(self, key: str) -> Path:
         """Create an empty log file for a build of this key, and delete the oldest logs."""
         folder = self.folder / "logs"
         folder.mkdir(parents=True, exist_ok=True)
-        for old in sorted(folder.glob("*.log"), key=_age)[:-_KEPT_LOGS]:
+        for old in sorted(folder.glob("*.log"), key=_age)[:-_MAX_LOGS]:
             old.unlink(missing_ok=True)
         handle, name = tempfile.mkstemp(prefix=f"{key}-", suffix=".log", dir=folder)
         os.close(handle)
         return Path(name)
 
     @contextlib.contextmanager
-    def lock(self, key: str, waiting: Callable[[], None]) -> Iterator[None]:
-        """Lock a key; `waiting` is called once if another process has the lock.
+    def lock(self, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Lock a key. `on_wait` is called once if another process has the lock.
 
-        Some network file systems have no locks: there two builders may compile the same
-        wheel, of which the cache keeps the later one.
+        Some network file systems have no locks. There, two builders may compile the same
+        wheel, and the cache keeps the later one.
         """
         folder = self.folder / "locks"
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +158,7 @@ class WheelCache:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waiting()
+                on_wait()
                 fcntl.flock(handle, fcntl.LOCK_EX)
             except OSError:
                 pass
@@ -181,7 +186,7 @@ class WheelCache:
 
 
 def _age(path: Path) -> float:
-    """Return the modification time of a file; 0 if it was deleted meanwhile."""
+    """Return the modification time of a file; 0 if it was deleted."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

@@ -130,7 +130,7 @@ class Session:
 
     def _connect(self, control: Address, timings: Address, world_size: int) -> Outbox:
         if merged := os.environ.get("WORKBENCH_RECORDS"):  # the agent sends them to the kernel
-            timings = timings.at(merged)
+            timings = timings.with_endpoint(merged)
         self._new_records = partial(
             RecordChannel,
             timings,

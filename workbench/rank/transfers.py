@@ -21,7 +21,7 @@ from workbench.wire.transfer_messages import (
     PutChunk,
     UnpicklableValue,
 )
-from workbench.wire.values import Payload, dump, load, one_line, type_name, unsendable
+from workbench.wire.values import Payload, dump, find_unpicklable, load, one_line, type_name
 
 _MB = 1e6
 
@@ -51,7 +51,7 @@ class Transfers:
         try:
             payload = self._interruptible(number, lambda: dump(values))
         except Exception:  # noqa: BLE001 - a user's class may raise anything
-            return UnpicklableValue(*self._interruptible(number, lambda: unsendable(values)))
+            return UnpicklableValue(*self._interruptible(number, lambda: find_unpicklable(values)))
         self._number, self._payload = number, payload
         types = {name: type_name(value) for name, value in values.items()}
         return PackedValues(payload.sizes, types)

@@ -7,11 +7,11 @@ its reason.
 
 Imports never go to a higher layer (`tests/test_layers.py` checks this):
 
-3. The machine: `snapshot`, taken by `probes` and read from files, with its fields and
+3. The VM: `snapshot`, taken by `probes` and read from files, with its fields and
    distances in `snapshot_record`; `counters`, the live sampler; `topology_snapshot`,
    converting from and to NCCL's topology files; `nccl_ports`, the RDMA ports that NCCL uses;
-   `summary` and `distance_matrix`, text for terminals; `vsphere`, the same in the words of an
-   administrator of vSphere, with the limits of a VM in `vsphere_limits`; `kernel_log`, lines of
+   `summary` and `distance_matrix`, text for terminals; `vsphere`, the same in the terms of a
+   vSphere administrator, with the limits of a VM in `vsphere_limits`; `kernel_log`, lines of
    the operating system's log; `nccl_ras`, what NCCL reports about its communicators;
    `use`, how much of allocated devices was used.
 2. One kind of device each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`. The last two

@@ -21,9 +21,9 @@ C = TypeVar("C")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 MAX_ITEMS = 65_536
-"""Most entries of a list or mapping, unless `MAX_ENTRIES` of its record has another limit."""
+"""Maximum number of entries of a list or mapping without a limit in its record's `MAX_ENTRIES`."""
 MAX_CHARACTERS = 8_192
-"""Longest string; the longest path of Linux has 4,096 characters."""
+"""Maximum length of a string; the longest path of Linux has 4,096 characters."""
 _MAX_NUMBER = 1 << 64
 
 
@@ -31,6 +31,11 @@ def encode(value: Any) -> Any:
     """Convert records, and tuples and mappings of them, to JSON values.
 
     An `Unknown` becomes ``{"unknown": reason}``.
+
+    Examples
+    --------
+    >>> encode({"cpus": 8, "kernel": Unknown("needs root")})
+    {'cpus': 8, 'kernel': {'unknown': 'needs root'}}
     """
     kind = type(value)
     if kind in _PLAIN:  # the most frequent case
@@ -63,8 +68,8 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     Parameters
     ----------
     cls
-        A frozen dataclass whose fields are plain values, records, tuples of one type or of
-        a type for each item, or mappings from names to one type.
+        A frozen dataclass. Its fields are plain values, records, mappings from names to one
+        type, or tuples of one type or of a type for each item.
     data
         The JSON value.
     where
@@ -74,6 +79,16 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     ------
     SnapshotError
         If a field without a default is missing, has the wrong type, or exceeds a limit.
+
+    Examples
+    --------
+    >>> from workbench.resources.usage import MemoryUse
+    >>> decode(MemoryUse, {"used_bytes": 512, "total_bytes": {"unknown": "needs root"}}, "memory")
+    MemoryUse(used_bytes=512, total_bytes=Unknown(reason='needs root'))
+    >>> decode(MemoryUse, {"used_bytes": 512}, "memory")
+    Traceback (most recent call last):
+    ...
+    workbench.errors.SnapshotError: memory.total_bytes is missing: the file was cut or edited
     """
     if not isinstance(data, dict):
         raise SnapshotError(f"{where}: expected an object, found {shortened(data)}")
@@ -81,13 +96,13 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     limits = getattr(cls, "MAX_ENTRIES", {})
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
-        place = f"{where}.{field.name}" if where else field.name
+        position = f"{where}.{field.name}" if where else field.name
         if field.name not in data:
             if _has_default(field):  # absent in snapshots of earlier versions
                 continue
-            raise SnapshotError(f"{place} is missing: the file was cut or edited")
+            raise SnapshotError(f"{position} is missing: the file was cut or edited")
         limit = limits.get(field.name, MAX_ITEMS)
-        values[field.name] = _decode_value(hints[field.name], data[field.name], place, limit)
+        values[field.name] = _decode_value(hints[field.name], data[field.name], position, limit)
     return cls(**values)
 
 
@@ -121,7 +136,7 @@ def _fits(option: Any, data: Any) -> bool:
     if origin is not None or dataclasses.is_dataclass(option):
         return isinstance(data, dict)
     if issubclass(option, Enum):
-        return isinstance(data, str) and data in [one.value for one in option]
+        return isinstance(data, str) and data in [member.value for member in option]
     if isinstance(data, bool):  # in Python, unlike JSON, True is a number
         return option is bool
     return isinstance(data, (int, float) if option is float else option)
@@ -154,7 +169,8 @@ def _build(option: Any, data: Any, where: str) -> Any:
             raise SnapshotError(f"{where}: {len(data):,} entries instead of {len(items)}")
         pairs = zip(items, data, strict=True)
         return tuple(
-            _decode_value(item, one, f"{where}[{i}]") for i, (item, one) in enumerate(pairs)
+            _decode_value(item, item_data, f"{where}[{i}]")
+            for i, (item, item_data) in enumerate(pairs)
         )
     if origin is not None:
         item = get_args(option)[1]
@@ -176,9 +192,15 @@ def _name(options: tuple[Any, ...]) -> str:
 
 
 def shortened(data: Any) -> str:
-    """Return a value as text for a message, shortened if it is long."""
+    """Return a value as text for a message, shortened if it is long.
+
+    Examples
+    --------
+    >>> shortened("a" * 100)
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
+    """
     if isinstance(data, str | bytes | list | tuple):
-        data = data[:60]  # a message about 100 MB would need as much memory again
+        data = data[:60]  # the repr of 100 MB would need as much memory again
     elif isinstance(data, dict):
         data = {key: data[key] for key in list(data)[:8]}
     elif isinstance(data, int) and abs(data) > _MAX_NUMBER:

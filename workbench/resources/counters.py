@@ -1,4 +1,4 @@
-"""The live sampler: CPU, memory, GPUs, NICs and processes."""
+"""Sample the use of CPU, memory, GPUs, NICs and processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sampler:
     time_limit_s
         Seconds that NVML may take for one sample.
     ranks
-        Folder in which ranks register; this user's own by default.
+        Folder in which ranks register; by default the one of this user.
     errors_s
         Shortest time between two readings of an RDMA port's error counters.
     """
@@ -88,7 +88,7 @@ class Sampler:
         rate = self._cpu_rate.update(used_s, time.monotonic())
         if isinstance(rate, Unknown):
             return rate
-        # Clipped: the kernel counts in ticks, which can exceed a short interval.
+        # Limit to 100 %: the kernel counts in ticks, which can exceed a short interval.
         return min(100.0, 100 * rate / cpu_capacity(self._cgroups))
 
     def _memory(self) -> MemoryUse:

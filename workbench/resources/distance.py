@@ -1,4 +1,4 @@
-"""Distance of two devices, as an ordered enumeration."""
+"""The distance between two devices, as an ordered enumeration."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ class Distance(str, Enum):
         Two host bridges of one NUMA node; NCCL calls this PHB.
     SYS
         The link between two NUMA nodes.
+
+    Examples
+    --------
+    >>> min(Distance.SYS, Distance.PIX, Distance.PHB)
+    <Distance.PIX: 'PIX'>
+    >>> Distance.PXB <= "PHB"
+    True
     """
 
     LOC = "LOC"
@@ -44,16 +51,16 @@ class Distance(str, Enum):
     # The methods inherited from str would compare alphabetically.
 
     def __lt__(self, other: str) -> bool:
-        return _RANKS[self.value] < _rank(other, f"{self!r} < {other!r}")
+        return _ORDER[self.value] < _position(other, f"{self!r} < {other!r}")
 
     def __le__(self, other: str) -> bool:
-        return _RANKS[self.value] <= _rank(other, f"{self!r} <= {other!r}")
+        return _ORDER[self.value] <= _position(other, f"{self!r} <= {other!r}")
 
     def __gt__(self, other: str) -> bool:
-        return _RANKS[self.value] > _rank(other, f"{self!r} > {other!r}")
+        return _ORDER[self.value] > _position(other, f"{self!r} > {other!r}")
 
     def __ge__(self, other: str) -> bool:
-        return _RANKS[self.value] >= _rank(other, f"{self!r} >= {other!r}")
+        return _ORDER[self.value] >= _position(other, f"{self!r} >= {other!r}")
 
     # Since Python 3.11, Enum returns "Distance.PIX" for both of these.
 
@@ -64,14 +71,14 @@ class Distance(str, Enum):
         return format(self.value, spec)
 
 
-_RANKS = {one.value: rank for rank, one in enumerate(Distance)}
+_ORDER = {distance.value: position for position, distance in enumerate(Distance)}
 
 
-def _rank(other: object, attempt: str) -> int:
-    rank = _RANKS.get(str(other)) if isinstance(other, str) else None
-    if rank is None:
+def _position(other: object, attempt: str) -> int:
+    position = _ORDER.get(str(other)) if isinstance(other, str) else None
+    if position is None:
         raise TypeError(
-            f"{attempt}: only distances can be ordered. Compare with one of {', '.join(_RANKS)}, "
+            f"{attempt}: only distances can be ordered. Compare with one of {', '.join(_ORDER)}, "
             "and leave out unknown distances."
         )
-    return rank
+    return position

@@ -16,7 +16,7 @@ from workbench.resources.unknown import Unknown
 K = TypeVar("K", bound=Hashable)
 
 _MAX_LABELS = 32
-"""Most rows and columns; a larger matrix would not be readable."""
+"""Maximum number of rows and columns; a larger matrix would not be readable."""
 _LEGEND = (
     "X itself, PIX one PCIe switch, PXB several, PHB the CPU's host bridge, "
     "NODE two host bridges of a NUMA node, SYS two NUMA nodes, ? not known, - not measured"
@@ -26,9 +26,9 @@ _LEGEND = (
 def matrix(snapshot: SnapshotRecord) -> Iterator[str]:
     """Yield the matrix and its legend, if there are GPUs or RDMA ports."""
     pcie = snapshot.pcie
-    unclear = snapshot.devices_of_unknown_kind
-    rdma = any(nic.kind == "rdma" for nic in snapshot.nics)
-    if not snapshot.gpus and not rdma and not unclear:
+    unclassified = snapshot.devices_of_unknown_kind
+    has_rdma = any(nic.kind == "rdma" for nic in snapshot.nics)
+    if not snapshot.gpus and not has_rdma and not unclassified:
         return
     if isinstance(pcie, Unknown):
         yield f"PCIe: unknown ({pcie.reason})"
@@ -37,7 +37,7 @@ def matrix(snapshot: SnapshotRecord) -> Iterator[str]:
     if not labels:
         yield "PCIe: no distances, there is at most one GPU or NIC on a PCI bus that this VM sees"
         return
-    sources = dict.fromkeys(one.source for one in pcie.distances)
+    sources = dict.fromkeys(pair.source for pair in pcie.distances)
     yield f"PCIe distances, by {' and '.join(sources)}:"
     shown = dict(list(labels.items())[:_MAX_LABELS])
     yield from _rows(pcie, shown)
@@ -48,22 +48,22 @@ def matrix(snapshot: SnapshotRecord) -> Iterator[str]:
         )
     yield f"  {_LEGEND}"
     yield from _nics(labels, snapshot.nics)
-    yield from _unclear(labels, unclear)
-    yield from _not_known(pcie, shown)
+    yield from _unclassified(labels, unclassified)
+    yield from _unknown_distances(pcie, shown)
     yield from _topology_file(pcie, labels)
     yield from _differences(pcie, labels)
     yield from _gpudirect(pcie, labels)
 
 
-def places(snapshot: SnapshotRecord) -> Iterator[str]:
-    """Yield the PCI addresses of GPUs and NICs, one NUMA node per line."""
+def addresses_by_node(snapshot: SnapshotRecord) -> Iterator[str]:
+    """Yield the PCI addresses of GPUs and NICs, one line per NUMA node."""
     named: tuple[tuple[str, str | Unknown], ...] = (
         *((f"GPU{gpu.index}", gpu.pci_address) for gpu in snapshot.gpus),
         *((f"NIC{index}", nic.pci_address) for index, nic in enumerate(snapshot.nics)),
     )
     tree = next(iter(snapshot.known_pcie.trees), None)
-    unclear = of_unknown_kind(tree.devices) if tree else []
-    named += tuple((f"DEV{index}", one.address) for index, one in enumerate(unclear))
+    unclassified = of_unknown_kind(tree.devices) if tree else []
+    named += tuple((f"DEV{index}", device.address) for index, device in enumerate(unclassified))
 
     def node(address: str | Unknown) -> str:
         device = None if tree is None else tree.find(str(address))
@@ -71,7 +71,7 @@ def places(snapshot: SnapshotRecord) -> Iterator[str]:
 
     nodes = group((node(address), f"{label} {address}") for label, address in named)
     for name, entries in nodes.items():
-        yield f"  NUMA node {name}: {_some(entries, _MAX_LABELS, '')}"
+        yield f"  NUMA node {name}: {_joined(entries, _MAX_LABELS, '')}"
 
 
 def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
@@ -80,15 +80,17 @@ def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
     for gpu in gpus:  # several MIG devices are cut from one GPU
         if isinstance(gpu.pci_address, str):
             indices.setdefault(gpu.pci_address, gpu.index)
-    measured = {one for pair in pcie.distances for one in (pair.a, pair.b)}
-    devices = [one for one in pcie.devices if one.address in measured]
-    named = {one.address: _gpu_name(one, indices) for one in devices if one.kind == "gpu"}
-    nics = [one.address for one in devices if one.kind == "nic"]
-    unclear = [one.address for one in of_unknown_kind(devices)]
+    measured = {address for pair in pcie.distances for address in (pair.a, pair.b)}
+    devices = [device for device in pcie.devices if device.address in measured]
+    named = {
+        device.address: _gpu_name(device, indices) for device in devices if device.kind == "gpu"
+    }
+    nics = [device.address for device in devices if device.kind == "nic"]
+    unclassified = [device.address for device in of_unknown_kind(devices)]
     return {
         **named,
         **{address: f"NIC{index}" for index, address in enumerate(nics)},
-        **{address: f"DEV{index}" for index, address in enumerate(unclear)},
+        **{address: f"DEV{index}" for index, address in enumerate(unclassified)},
     }
 
 
@@ -108,10 +110,10 @@ def _rows(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
 def _cell(pcie: Pcie, a: str, b: str) -> str:
     if a == b:
         return "X"
-    found = pcie.distance(a, b)
-    if found is None:
+    pair = pcie.distance(a, b)
+    if pair is None:
         return "-"  # if there are many NICs, not every pair is measured
-    return "?" if isinstance(found.distance, Unknown) else found.distance
+    return "?" if isinstance(pair.distance, Unknown) else pair.distance
 
 
 def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
@@ -119,86 +121,93 @@ def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
         (str(nic.pci_address), nic.rdma_device if isinstance(nic.rdma_device, str) else nic.name)
         for nic in nics
     )
-    known = [
+    named_labels = [
         f"{label} {'/'.join(dict.fromkeys(names[address]))}"
         for address, label in labels.items()
         if label.startswith("NIC") and address in names
     ]
-    if known:
-        yield f"  {_some(known, _MAX_LABELS, '')}"
+    if named_labels:
+        yield f"  {_joined(named_labels, _MAX_LABELS, '')}"
 
 
-def _unclear(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[str]:
-    found = (
-        (one.kind.reason, f"{labels[one.address]} {one.address}")
-        for one in devices
-        if isinstance(one.kind, Unknown) and one.address in labels
+def _unclassified(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[str]:
+    reasons = (
+        (device.kind.reason, f"{labels[device.address]} {device.address}")
+        for device in devices
+        if isinstance(device.kind, Unknown) and device.address in labels
     )
-    for reason, names in group(found).items():
-        yield f"  of unknown kind ({reason}): {_some(names, _MAX_LABELS, '')}"
+    for reason, names in group(reasons).items():
+        yield f"  of unknown kind ({reason}): {_joined(names, _MAX_LABELS, '')}"
 
 
-def _not_known(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    unknown = (
-        (found.distance.reason, f"{labels[a]}-{labels[b]}")
+def _unknown_distances(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
+    reasons = (
+        (pair.distance.reason, f"{labels[a]}-{labels[b]}")
         for a, b in combinations(labels, 2)
-        if (found := pcie.distance(a, b)) and isinstance(found.distance, Unknown)
+        if (pair := pcie.distance(a, b)) and isinstance(pair.distance, Unknown)
     )
-    for reason, pairs in group(unknown).items():
-        yield f"  ? {_some(pairs)}: {reason}"
+    for reason, pairs in group(reasons).items():
+        yield f"  ? {_joined(pairs)}: {reason}"
 
 
 def _topology_file(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    file, tree = pcie.topology_file, pcie.tree(TOPOLOGY_FILE)
+    file = pcie.topology_file
+    tree = pcie.tree(TOPOLOGY_FILE)
     if isinstance(file, Unknown):
         yield f"  topology file: none ({file.reason})"
         return
     yield f"  topology file: {file}"
     left_out = [label for address, label in labels.items() if tree and not tree.find(address)]
     if left_out:
-        some = _some(left_out, _MAX_LABELS, "")
-        yield f"  not in that file, so NCCL uses sysfs: {some}"
+        names = _joined(left_out, _MAX_LABELS, "")
+        yield f"  not in that file, so NCCL uses sysfs: {names}"
 
 
 def _differences(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
     """Yield the pairs on which sources differ, one line for each kind of difference."""
-    found = (
+    answers_of_pairs = (
         (
-            ", ".join(f"{d.source} says {d.distance}" for d in one.distances),
-            f"{labels.get(one.a, one.a)}-{labels.get(one.b, one.b)}",
+            ", ".join(f"{distance.source} says {distance.distance}" for distance in pair.distances),
+            f"{labels.get(pair.a, pair.a)}-{labels.get(pair.b, pair.b)}",
         )
-        for one in pcie.differences()
+        for pair in pcie.differences()
     )
-    for answers, pairs in group(found).items():
-        yield f"  {answers}: {_some(pairs)}"
+    for answers, pairs in group(answers_of_pairs).items():
+        yield f"  {answers}: {_joined(pairs)}"
 
 
 def _gpudirect(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    found = (
-        ((_answer(one), one.why), f"{labels[one.gpu]}-{labels[one.nic]}")
-        for one in pcie.gpudirect
-        if one.gpu in labels and one.nic in labels
+    results = (
+        ((_answer(result), result.why), f"{labels[result.gpu]}-{labels[result.nic]}")
+        for result in pcie.gpudirect
+        if result.gpu in labels and result.nic in labels
     )
-    for (answer, why), pairs in group(found).items():
-        yield f"  GPUDirect RDMA {answer}: {_some(pairs)} ({why})"
-    if any(one.possible is True for one in pcie.gpudirect):
+    for (answer, reason), pairs in group(results).items():
+        yield f"  GPUDirect RDMA {answer}: {_joined(pairs)} ({reason})"
+    if any(result.possible is True for result in pcie.gpudirect):
         yield f"  NICs access GPU memory through: {pcie.peer_memory}"
 
 
-def _answer(one: GpuDirect) -> str:
-    if isinstance(one.possible, Unknown):
+def _answer(result: GpuDirect) -> str:
+    if isinstance(result.possible, Unknown):
         return "unknown"
-    return "possible" if one.possible else "not used by NCCL"
+    return "possible" if result.possible else "not used by NCCL"
 
 
 def group(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
-    """Return the texts by their keys, in the order of the first of each."""
-    found: dict[K, list[str]] = {}
+    """Return the texts by their keys, in the order of the keys' first appearance.
+
+    Examples
+    --------
+    >>> group([("PIX", "GPU0-NIC0"), ("SYS", "GPU0-NIC1"), ("PIX", "GPU1-NIC1")])
+    {'PIX': ['GPU0-NIC0', 'GPU1-NIC1'], 'SYS': ['GPU0-NIC1']}
+    """
+    texts: dict[K, list[str]] = {}
     for key, text in pairs:
-        found.setdefault(key, []).append(text)
-    return found
+        texts.setdefault(key, []).append(text)
+    return texts
 
 
-def _some(names: list[str], most: int = 8, what: str = " pairs") -> str:
-    more = f" and {len(names) - most} more{what}" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _joined(names: list[str], limit: int = 8, noun: str = " pairs") -> str:
+    more = f" and {len(names) - limit} more{noun}" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -14,7 +14,7 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def read_text(path: Path) -> str | Unknown:
-    """Return the text of a file, stripped, or why it cannot be read."""
+    """Return the text of a file, stripped, or `Unknown` with the reason."""
     # Path.read_text() takes nearly twice as long, and a snapshot of a large host reads a
     # thousand of these files.
     try:
@@ -29,16 +29,16 @@ def read_text(path: Path) -> str | Unknown:
 
 
 def find_line(path: Path, start: str) -> str | Unknown:
-    """Return what follows `start` in the first line that begins so, or why there is none."""
+    """Return the rest of the first line that begins with `start`, or `Unknown` with the reason."""
     text = read_text(path)
     if isinstance(text, Unknown):
         return text
-    found = (line.removeprefix(start) for line in text.splitlines() if line.startswith(start))
-    return next(found, Unknown(f"{path} has no {start.rstrip(':=')}"))
+    rests = (line.removeprefix(start) for line in text.splitlines() if line.startswith(start))
+    return next(rests, Unknown(f"{path} has no {start.rstrip(':=')}"))
 
 
 def read_int(path: Path) -> int | Unknown:
-    """Return the integer in a file, or why there is none."""
+    """Return the integer in a file, or `Unknown` with the reason."""
     text = read_text(path)
     if isinstance(text, Unknown):
         return text
@@ -49,9 +49,9 @@ def read_int(path: Path) -> int | Unknown:
 
 
 def read_count(path: str) -> int | Unknown:
-    """Return a counter of sysfs, or why there is none.
+    """Return a counter of sysfs, or `Unknown` with the reason.
 
-    Like `read_int` for decimal numbers, at a third of the cost: the sampler reads
+    This is `read_int` for decimal numbers, at a third of the cost: the sampler reads
     hundreds of these files every second.
     """
     try:
@@ -74,15 +74,15 @@ def link_name(path: Path) -> str | Unknown:
 
 
 def children(path: Path) -> list[Path]:
-    """Return the entries of a folder in natural order; none if there is no such folder."""
+    """Return the entries of a folder in natural order; empty if there is no such folder."""
     try:
-        return sorted(path.iterdir(), key=lambda entry: _natural(entry.name))
+        return sorted(path.iterdir(), key=lambda entry: _natural_key(entry.name))
     except OSError:
         return []
 
 
 def pci_folder(device: Path) -> Path | None:
-    """Return the folder of the PCI device that `device` is, or belongs to (as with virtio)."""
+    """Return the folder of the PCI device that `device` is or (as with virtio) belongs to."""
     if not device.exists():
         return None
     resolved = device.resolve()
@@ -93,11 +93,19 @@ def pci_folder(device: Path) -> Path | None:
 
 
 def is_pci_address(name: str) -> bool:
-    """Return whether a sysfs folder of this name is a PCI device."""
+    """Return whether a sysfs folder of this name is a PCI device.
+
+    Examples
+    --------
+    >>> is_pci_address("0000:53:00.0")
+    True
+    >>> is_pci_address("virtio0")
+    False
+    """
     return _PCI_ADDRESS.fullmatch(name) is not None
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def _natural_key(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
     return [(int(text), "") if text.isdigit() else (-1, text) for text in re.split(r"(\d+)", name)]
 

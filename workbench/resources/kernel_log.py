@@ -1,7 +1,8 @@
-"""The kernel's messages about memory, GPUs and links: /dev/kmsg, `dmesg` or the journal."""
+"""Read the kernel's messages about memory, GPUs and links: /dev/kmsg, `dmesg` or the journal."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -13,11 +14,12 @@ from pathlib import Path
 
 from workbench.resources.unknown import Unknown
 
+_log = logging.getLogger(__name__)
+
 MAX_LINES = 200
-_LONGEST = 400
-"""Most characters of a line."""
+_MAX_LINE_CHARACTERS = 400
 _READ_S = 2.0
-"""How long each source may take."""
+"""Time limit of each source."""
 _RECORD_BYTES = 8192
 _RELEVANT = re.compile(
     r"out of memory|oom[-_ ]|invoked oom-killer|killed process|NVRM|\bS?Xid\b|nvidia|"
@@ -38,7 +40,7 @@ class KernelLog:
     Attributes
     ----------
     source
-        Where they were read.
+        The device or the command that provided the lines.
     read
         Number of lines that were searched.
     lines
@@ -58,7 +60,7 @@ def read_kernel_log(
     Parameters
     ----------
     device
-        The kernel's log device. In a container it may have the lines of the whole host.
+        The kernel's log device. In a container it may have the lines of the whole VM.
     commands
         Tried one after another if the device cannot be read.
     """
@@ -74,6 +76,7 @@ def read_kernel_log(
             reasons.append(f"{command[0]}: {getattr(error, 'strerror', None) or error}")
         else:
             return _selected(command[0], text.splitlines())
+    _log.info("The kernel's log cannot be read: %s", "; ".join(reasons))
     return Unknown("; ".join(reasons))
 
 
@@ -82,12 +85,13 @@ def _selected(source: str, lines: Iterator[str] | list[str]) -> KernelLog:
     read = 0
     for read, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines
         if _RELEVANT.search(line):
-            kept.append(line[:_LONGEST])
+            kept.append(line[:_MAX_LINE_CHARACTERS])
+    _log.debug("Lines of the kernel's log from %s: %d read, %d relevant", source, read, len(kept))
     return KernelLog(source, read, tuple(kept))
 
 
 def _records(path: Path) -> Iterator[str]:
-    """Yield the messages of the device with the seconds since the boot; raise OSError at once."""
+    """Yield the device's messages, with the seconds since the boot. Raise OSError at once."""
     device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     return _read_records(device)
 
@@ -98,9 +102,9 @@ def _read_records(device: int) -> Iterator[str]:
         while time.monotonic() < deadline:
             try:
                 record = os.read(device, _RECORD_BYTES)
-            except BrokenPipeError:  # overwritten before it was read: the next one follows
+            except BrokenPipeError:  # overwritten before it was read: read the next record
                 continue
-            except OSError:  # no more, or a log that cannot be read further
+            except OSError:  # no more records, or the log cannot be read any further
                 return
             if not record:
                 return
@@ -117,7 +121,7 @@ def _has_time(fields: list[str]) -> bool:
 
 
 def _output(command: Sequence[str]) -> str:
-    """Return what a command prints; raise ValueError if it fails or prints nothing."""
+    """Return the output of a command; raise ValueError if it fails or prints nothing."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -126,7 +130,7 @@ def _output(command: Sequence[str]) -> str:
         stdin=subprocess.DEVNULL,
         env=os.environ | {"LC_ALL": "C"},
     )
-    said = done.stderr.decode("utf-8", "replace").strip()
+    errors = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode or not done.stdout.strip():
-        raise ValueError((said or "it printed nothing").splitlines()[0][:_LONGEST])
+        raise ValueError((errors or "it printed nothing").splitlines()[0][:_MAX_LINE_CHARACTERS])
     return done.stdout.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """Determine which RDMA ports NCCL uses in a VM, by its rules and settings.
 
 All ranks of a VM must see the same ports (NVIDIA/nccl#1478), and each rank uses all of them.
-Therefore a setting excludes ports for all ranks of a VM; ports are not assigned to ranks.
+Therefore a setting excludes ports for all ranks of a VM. Ports are not assigned to ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from workbench.resources.snapshot import Snapshot
 
 HCA_SETTING = "NCCL_IB_HCA"
 _LAYERS = ("Ethernet", "InfiniBand")
-"""Link layers, which are not connected to each other; the last one is preferred."""
+"""Link layers. They are not connected to each other; the last one is preferred."""
 
 
 def settings_of(snapshot: Snapshot) -> Mapping[str, str]:
@@ -25,7 +25,8 @@ def settings_of(snapshot: Snapshot) -> Mapping[str, str]:
 
 def tcp_only(settings: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the setting (name and value) that restricts NCCL to TCP; None if there is none."""
-    disabled, net = settings.get("NCCL_IB_DISABLE"), settings.get("NCCL_NET")
+    disabled = settings.get("NCCL_IB_DISABLE")
+    net = settings.get("NCCL_NET")
     if disabled is not None and is_on(disabled):
         return "NCCL_IB_DISABLE", disabled
     if net is not None and net.lower() == "socket":
@@ -34,7 +35,7 @@ def tcp_only(settings: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def active_ports(snapshot: Snapshot) -> list[Nic]:
-    """Return the RDMA ports whose link is active."""
+    """Return the RDMA ports with an active link."""
     return [nic for nic in snapshot.nics if nic.kind == "rdma" and nic.state == "active"]
 
 
@@ -44,8 +45,8 @@ def ports_in_use(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
     Parameters
     ----------
     layer
-        Link layer of the collectives (`common_layer`), if the VM's settings do not decide
-        it; None for any.
+        Link layer of the collectives (see `common_layer`), which applies if the VM's settings
+        do not choose ports; None for any.
     """
     settings = settings_of(snapshot)
     if tcp_only(settings):
@@ -58,8 +59,8 @@ def ports_in_use(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
 
 
 def ports_to_exclude(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
-    """Return the ports not to be used: first those of another fabric, then inactive ones."""
-    other = [
+    """Return the ports to avoid: first those on another fabric, then inactive ones."""
+    other_fabric = [
         port
         for port in active_ports(snapshot)
         if layer is not None and port.link_layer in _LAYERS and port.link_layer != layer
@@ -69,11 +70,11 @@ def ports_to_exclude(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
         for nic in snapshot.nics
         if nic.kind == "rdma" and isinstance(nic.state, str) and nic.state != "active"
     ]
-    return [*other, *down]
+    return [*other_fabric, *down]
 
 
 def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
-    """Return the value of NCCL_IB_HCA that excludes these ports; None if there are none."""
+    """Return the value of NCCL_IB_HCA that excludes the ports to avoid; None without such ports."""
     excluded = ports_to_exclude(snapshot, layer)
     others = {nic.rdma_device for nic in snapshot.nics if nic not in excluded}
     names = [
@@ -85,24 +86,25 @@ def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
 
 
 def common_layer(snapshots: Iterable[Snapshot]) -> str | None:
-    """Return the link layer that VMs with RDMA have in common; None if there is none.
+    """Return the link layer that all VMs with RDMA have; None if they have no common layer.
 
-    If there are two, return the faster one, by the VM with the least bandwidth on it: the
-    other is for storage or management.
+    If both layers are common, return the faster one, by the VM with the least bandwidth on it:
+    the other one is for storage or management.
     """
-    rates: list[dict[str, float]] = []
+    vm_rates: list[dict[str, float]] = []
     for snapshot in snapshots:
-        found: dict[str, float] = {}
+        gbps_of_layer: dict[str, float] = {}
         for port in active_ports(snapshot):
             if port.link_layer in _LAYERS:
-                rate = port.rate_gbps if isinstance(port.rate_gbps, float | int) else 0.0
-                found[str(port.link_layer)] = found.get(str(port.link_layer), 0.0) + rate
-        if found:
-            rates.append(found)
-    common = set.intersection(*map(set, rates)) if rates else set()
+                gbps = port.rate_gbps if isinstance(port.rate_gbps, float | int) else 0.0
+                layer = str(port.link_layer)
+                gbps_of_layer[layer] = gbps_of_layer.get(layer, 0.0) + gbps
+        if gbps_of_layer:
+            vm_rates.append(gbps_of_layer)
+    common = set.intersection(*map(set, vm_rates)) if vm_rates else set()
     return max(
         common,
-        key=lambda layer: (min(one[layer] for one in rates), _LAYERS.index(layer)),
+        key=lambda layer: (min(rates[layer] for rates in vm_rates), _LAYERS.index(layer)),
         default=None,
     )
 

@@ -1,4 +1,4 @@
-"""What the RAS subsystem of NCCL 2.24 and newer reports about the communicators of a job.
+"""Read what NCCL's RAS subsystem (2.24 and newer) reports about the communicators of a job.
 
 Each process that has initialized NCCL has a RAS thread; the first one on a VM serves text on a TCP
 port (NVIDIA's documentation: NCCL, troubleshooting, RAS). The answer describes the whole job.
@@ -7,6 +7,7 @@ port (NVIDIA's documentation: NCCL, troubleshooting, RAS). The answer describes 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
@@ -15,19 +16,21 @@ from typing import Any
 
 from workbench.resources.unknown import Unknown
 
+_log = logging.getLogger(__name__)
+
 VARIABLE = "NCCL_RAS_ADDR"
 DEFAULT = "localhost:28028"
 """NCCL's default of NCCL_RAS_ADDR."""
 MAX_BYTES = 4 << 20
 _PROTOCOL = 2
-"""Version that is offered; the server answers with its own, and the commands used exist in all."""
+"""The offered version. The server answers with its own; the commands used exist in all versions."""
 _COLLECT_S = 2
 """How long NCCL may wait for other processes, in seconds."""
 _LIMIT_S = 4.0
 _CHUNK = 1 << 16
 _MAX_LINE_BYTES = 1 << 16
 _MAX_DEPTH = 64
-"""Deeper JSON is text: recursive code would fail on it."""
+"""JSON that is nested deeper is kept as text: recursive code would fail on it."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class RasStatus:
     Attributes
     ----------
     address
-        Where it was read.
+        The address that served it.
     protocol
-        The version that the server named.
+        The version in the server's greeting.
     format
         ``"json"`` (NCCL 2.28.7 or newer), or ``"text"``.
     status
@@ -58,38 +61,45 @@ def read_ras(address: str | None = None, limit_s: float = _LIMIT_S) -> RasStatus
     Parameters
     ----------
     address
-        Host and port; by default those of NCCL_RAS_ADDR.
+        Host and port; by default the value of NCCL_RAS_ADDR.
     limit_s
-        How long it may take.
+        Time limit in seconds.
     """
-    where = address or os.environ.get(VARIABLE) or DEFAULT
-    host, _, port = where.rpartition(":")
+    endpoint = address or os.environ.get(VARIABLE) or DEFAULT
+    host, _, port = endpoint.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        return Unknown(f"{VARIABLE}={where!r}: not host:port")
+        return Unknown(f"{VARIABLE}={endpoint!r}: not host:port")
     deadline = time.monotonic() + limit_s
     try:
         with socket.create_connection((host.strip("[]") or "localhost", int(port)), 1.0) as server:
-            return _read(_Lines(server, deadline), where)
+            status = _read(_Lines(server, deadline), endpoint)
+            _log.debug(
+                "NCCL's RAS at %s answered in %s, protocol %s",
+                endpoint,
+                status.format,
+                status.protocol,
+            )
+            return status
     except ConnectionRefusedError:
         return Unknown(
-            f"nothing listens on {where}: no process of this VM runs NCCL 2.24 or newer, or "
+            f"nothing listens on {endpoint}: no process of this VM runs NCCL 2.24 or newer, or "
             "NCCL_RAS_ENABLE=0 is set"
         )
     except TimeoutError:
-        return Unknown(f"{where} did not answer within {limit_s:g} s")
+        return Unknown(f"{endpoint} did not answer within {limit_s:g} s")
     except (OSError, ValueError) as error:
-        return Unknown(f"{where}: {getattr(error, 'strerror', None) or error}")
+        return Unknown(f"{endpoint}: {getattr(error, 'strerror', None) or error}")
 
 
-def _read(server: _Lines, where: str) -> RasStatus:
-    greeting = server.ask(f"CLIENT PROTOCOL {_PROTOCOL}")
+def _read(server: _Lines, address: str) -> RasStatus:
+    greeting = server.request(f"CLIENT PROTOCOL {_PROTOCOL}")
     words = greeting.split()
     if words[:2] != ["SERVER", "PROTOCOL"]:
         raise ValueError(f"answered {greeting[:80]!r}, which is not NCCL's RAS protocol")
-    server.ask(f"TIMEOUT {_COLLECT_S}")
-    as_json = server.ask("SET FORMAT json").upper() == "OK"
+    server.request(f"TIMEOUT {_COLLECT_S}")
+    as_json = server.request("SET FORMAT json").upper() == "OK"
     server.send("VERBOSE STATUS")
-    text = server.rest()
+    text = server.read_rest()
     if not text.strip():
         raise ValueError("closed the connection without a status")
     if as_json:
@@ -99,16 +109,16 @@ def _read(server: _Lines, where: str) -> RasStatus:
             pass
         else:
             if not _is_deep(status):
-                return RasStatus(where, words[-1], "json", status)
-    return RasStatus(where, words[-1], "text", text)
+                return RasStatus(address, words[-1], "json", status)
+    return RasStatus(address, words[-1], "text", text)
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether JSON values are nested more than `_MAX_DEPTH` deep."""
+    """Return whether JSON values are nested more than `_MAX_DEPTH` deep."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(_MAX_DEPTH):
-        parents = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [one for parent in parents for one in parent if isinstance(one, dict | list)]
+        parents = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [child for parent in parents for child in parent if isinstance(child, dict | list)]
         if not level:
             return False
     return True
@@ -122,7 +132,7 @@ class _Lines:
         self._deadline = deadline
         self._read = b""
 
-    def ask(self, command: str) -> str:
+    def request(self, command: str) -> str:
         """Send a command, and return the line that answers it."""
         self.send(command)
         while b"\n" not in self._read:
@@ -138,7 +148,7 @@ class _Lines:
         self._limit()
         self._connection.sendall(command.encode() + b"\n")
 
-    def rest(self) -> str:
+    def read_rest(self) -> str:
         """Return everything until the server closes the connection, or `MAX_BYTES` of it."""
         while len(self._read) < MAX_BYTES and (data := self._receive()):
             self._read += data

@@ -15,7 +15,13 @@ _DEFAULT_TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
 
 
 def is_on(value: str | None) -> bool:
-    """Return whether NCCL treats the value as true: an integer other than 0."""
+    """Return whether NCCL treats the value as true: an integer other than 0.
+
+    Examples
+    --------
+    >>> is_on("1"), is_on("0"), is_on("true"), is_on(None)
+    (True, False, False, False)
+    """
     try:
         return value is not None and int(value, 0) != 0
     except ValueError:
@@ -24,14 +30,20 @@ def is_on(value: str | None) -> bool:
 
 @dataclass(frozen=True)
 class NcclSettings:
-    """Settings by precedence: the environment, the user's file, the machine's file.
+    """Settings by precedence: the environment, the user's file, the system's file.
 
     Attributes
     ----------
     environ
-        The environment of the process that NCCL will run in.
+        The environment of the process in which NCCL will run.
     root
-        Root of the file system, which contains ``etc/nccl.conf``.
+        Root of the file system. It contains ``etc/nccl.conf``.
+
+    Examples
+    --------
+    >>> settings = NcclSettings({"NCCL_DEBUG": "INFO", "PATH": "/bin"}, Path("/nonexistent"))
+    >>> settings.all()
+    {'NCCL_DEBUG': 'INFO'}
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -42,7 +54,7 @@ class NcclSettings:
         return self._values().get(name)
 
     def all(self) -> dict[str, str]:
-        """Return all settings, each with the value that NCCL would read."""
+        """Return all settings, each with the value that NCCL will read."""
         values = self._values()
         return {name: values[name] for name in sorted(values) if name.startswith(_PREFIX)}
 
@@ -63,14 +75,14 @@ class NcclSettings:
         return self.root / _DEFAULT_TOPOLOGY, None
 
     def _files(self) -> list[Path]:
-        own = self.environ.get("NCCL_CONF_FILE")
+        user_file = self.environ.get("NCCL_CONF_FILE")
         home = self.environ.get("HOME")
-        users = [Path(own)] if own else [Path(home) / ".nccl.conf"] if home else []
-        return [*users, self.root / "etc/nccl.conf"]
+        user_files = [Path(user_file)] if user_file else [Path(home) / ".nccl.conf"] if home else []
+        return [*user_files, self.root / "etc/nccl.conf"]
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a settings file; none if it cannot be read, as in NCCL."""
+    """Return the lines of a settings file; empty if it cannot be read, as in NCCL."""
     try:
         return read_file(file, _MAX_BYTES).decode(errors="replace").splitlines()
     except OSError:

@@ -11,7 +11,7 @@ from workbench.resources.unknown import Unknown
 
 
 def numa_node(folder: Path) -> int | Unknown:
-    """Return the NUMA node of the PCI device with a folder in sysfs."""
+    """Return the NUMA node of a PCI device, by its folder in sysfs."""
     node = read_int(folder / "numa_node")
     if node == -1:
         return Unknown("the kernel knows no NUMA node for it (-1), as usual in a VM")
@@ -19,9 +19,9 @@ def numa_node(folder: Path) -> int | Unknown:
 
 
 def numa_of(pci_addresses: Iterable[str | Unknown], sysfs: Path = Path("/sys")) -> dict[str, int]:
-    """Return the NUMA node of each PCI device, if the kernel knows it."""
-    known = (address for address in pci_addresses if isinstance(address, str))
-    nodes = {address: numa_node(sysfs / "bus/pci/devices" / address) for address in known}
+    """Return the NUMA node of each PCI device, except devices with an unknown node."""
+    addresses = (address for address in pci_addresses if isinstance(address, str))
+    nodes = {address: numa_node(sysfs / "bus/pci/devices" / address) for address in addresses}
     return {address: node for address, node in nodes.items() if isinstance(node, int)}
 
 
@@ -31,7 +31,7 @@ def node_count(sysfs: Path) -> int:
 
 
 def cores_of_nodes(sysfs: Path = Path("/sys")) -> dict[str, list[int]]:
-    """Return, by NUMA node, the cores on which this process may run."""
+    """Return the cores on which this process may run, by NUMA node."""
     allowed = os.sched_getaffinity(0)
     cores = {folder.name[4:]: read_text(folder / "cpulist") for folder in _node_folders(sysfs)}
     return {
@@ -43,11 +43,19 @@ def cores_of_nodes(sysfs: Path = Path("/sys")) -> dict[str, list[int]]:
 
 def _node_folders(sysfs: Path) -> list[Path]:
     folders = children(sysfs / "devices/system/node")
-    return [one for one in folders if one.name.startswith("node") and one.name[4:].isdigit()]
+    return [
+        folder for folder in folders if folder.name.startswith("node") and folder.name[4:].isdigit()
+    ]
 
 
 def _parse(text: str) -> set[int]:
-    """Parse the kernel's list of cores, such as ``0-3,8``."""
+    """Parse the kernel's list of cores.
+
+    Examples
+    --------
+    >>> sorted(_parse("0-3,8"))
+    [0, 1, 2, 3, 8]
+    """
     cores: set[int] = set()
     for item in text.split(","):
         if item.strip():

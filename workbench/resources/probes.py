@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,9 +20,12 @@ from workbench.resources.snapshot_record import Probe
 from workbench.resources.time_limited_call import TimeLimitedCall
 from workbench.resources.unknown import Unknown
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
-# Shared by all snapshots of a process: a driver that hangs blocks one thread, not one each time.
+# All snapshots of a process share these calls, so that a driver that hangs blocks one thread,
+# not one for each snapshot.
 _CALLS = {
     "host": TimeLimitedCall("the kernel"),
     "gpus": TimeLimitedCall("NVML"),
@@ -41,7 +45,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Take a snapshot of this VM: its host, GPUs, NICs and PCIe.
 
-    What cannot be read is empty or `Unknown`; ``probes`` has the reason.
+    What cannot be read is empty or `Unknown`, and ``probes`` has the reason.
 
     Parameters
     ----------
@@ -52,7 +56,7 @@ def take_snapshot(
     nccl
         NCCL's settings, among them its topology file; by default this process's.
     time_limit_s
-        Time limit of each probe. NVML needs seconds if the persistence mode is off.
+        Time limit of each probe in seconds. NVML needs seconds if the persistence mode is off.
     """
     sysfs, procfs = Path(sysfs), Path(procfs)
     settings = NcclSettings() if nccl is None else nccl
@@ -61,8 +65,8 @@ def take_snapshot(
     )
     nics, nics_probe = _run("nics", lambda: probe_nics(sysfs), time_limit_s)
     pcie, pcie_probe = _run("pcie", lambda: probe_pcie(sysfs, settings), time_limit_s)
-    found, gpus_probe = _run("gpus", lambda: probe_gpus(nvml, time_limit_s), time_limit_s)
-    gpus, gpu_pairs = found or ((), Unknown(gpus_probe.reason))
+    gpu_parts, gpus_probe = _run("gpus", lambda: probe_gpus(nvml, time_limit_s), time_limit_s)
+    gpus, gpu_pairs = gpu_parts or ((), Unknown(gpus_probe.reason))
     if pcie is not None and not isinstance(gpu_pairs, Unknown):
         pcie = replace(pcie, distances=(*pcie.distances, *by_nvml(gpus, gpu_pairs)))
     if nics_probe.status == "ok" and not nics:
@@ -84,16 +88,23 @@ def take_snapshot(
 
 def _run(name: str, probe: Callable[[], T], limit_s: float) -> tuple[T | None, Probe]:
     started = time.perf_counter()
-    status, reason, value = "ok", "", None
+    status = "ok"
+    reason = ""
+    value = None
     try:
         result = _CALLS[name].run(probe, limit_s)
     except NvmlUnavailable as error:
-        status, reason = "absent" if error.absent else "failed", str(error)
+        status = "absent" if error.absent else "failed"
+        reason = str(error)
     except Exception as error:  # noqa: BLE001  # a probe that fails only affects its own values
-        status, reason = "failed", f"{type(error).__name__}: {error}"
+        status = "failed"
+        reason = f"{type(error).__name__}: {error}"
     else:
         if isinstance(result, Unknown):
-            status, reason = "failed", result.reason
+            status = "failed"
+            reason = result.reason
         else:
             value = result
-    return value, Probe(status, reason, round((time.perf_counter() - started) * 1000, 3))
+    elapsed_ms = round((time.perf_counter() - started) * 1000, 3)
+    _log.debug("Probe of %s: %s after %.0f ms %s", name, status, elapsed_ms, reason)
+    return value, Probe(status, reason, elapsed_ms)

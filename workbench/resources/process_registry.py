@@ -1,17 +1,18 @@
-"""Registries in which processes of one user on one machine publish data: one JSON file each.
+"""Registries where processes of one user on one VM publish data, as one JSON file each.
 
 An entry is valid only while its process runs. Readers skip the entries of ended processes
 and delete their files. Only the owner of the files can read them.
 
-Ranks register, so that a sampler on the same VM learns which process is which rank: a rank is
-forked, so its arguments and environment do not identify it, and its number may change. Their
-entries are in ``/tmp``, which is local to the machine (home may be on a network file system)
+Ranks register, so that a sampler on the same VM learns which process is which rank. A rank is
+forked, so its arguments and environment do not identify it, and its number may change. The
+entries of ranks are in ``/tmp``, which is local to the VM (home may be on a network file system)
 and the same for all Python environments.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import stat
 import time
@@ -22,23 +23,26 @@ import psutil
 
 from workbench.safefiles import load_json, make_private_folder, read_file, xdg_folder
 
+_log = logging.getLogger(__name__)
+
 FOLDER = "gradient-workbench"
-"""Name of the folder in Jupyter's runtime folder in which kernels publish their timings."""
+"""Name of the folder in Jupyter's runtime folder where kernels publish their timings."""
 CLUSTERS_FOLDER = "gradient-workbench-clusters"
-"""Name of the folder next to it, in which kernels publish the state of their cluster."""
+"""Name of the folder next to it. There, kernels publish the state of their cluster."""
 CLUSTERS_VERSION = 1
-"""Version of these entries."""
+"""Version of the entries in `CLUSTERS_FOLDER`."""
 MAX_BYTES = 4 << 20
-"""A larger file is not an entry."""
+"""Maximum size of an entry's file; a larger file is ignored."""
 _INVALID = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 _SETTLED_NS = 2_000_000_000
-"""File systems round modification times: two changes within this time may have the same one."""
+"""File systems round modification times: two changes within this time may have the same time."""
 
 
 def jupyter_folder(folder: str) -> Path:
-    """Return a folder of Jupyter's as an absolute path, in which a relative XDG path is ignored.
+    """Return one of Jupyter's folders as an absolute path.
 
-    Jupyter does not ignore it, so that its folders are in the working directory of each process.
+    A relative XDG path is ignored. Jupyter does not ignore it, so its folders would be in the
+    working directory of each process.
     """
     data = os.environ.get("XDG_DATA_HOME")
     if data and not Path(data).is_absolute() and Path(folder).is_relative_to(data):
@@ -54,6 +58,15 @@ class ProcessRegistry:
     ----------
     folder
         Created by the first `register`, with access for its owner only.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     registry = ProcessRegistry(Path(folder))
+    ...     registry.register("run", {"iterations": 100})
+    ...     registry.read()
+    [{'iterations': 100}]
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,28 +114,32 @@ def _read(path: Path) -> dict[str, Any] | None:
             return None
         entry: dict[str, Any] = load_json(read_file(path, MAX_BYTES), finite=False)
         signed = entry.pop("signed")
-        pid, started_s, namespace = signed["pid"], signed["started_s"], signed["namespace"]
+        pid = signed["pid"]
+        started_s = signed["started_s"]
+        namespace = signed["namespace"]
         is_running = _started_s(pid) == started_s
     except _INVALID:
         return None
-    if namespace != _pid_namespace():  # another machine or container shares the folder
+    if namespace != _pid_namespace():  # another VM or container shares the folder
         return None
     if not is_running:
+        _log.debug("Deleting %s: process %s has ended", path, pid)
         path.unlink(missing_ok=True)
         return None
     return entry
 
 
 def signature() -> dict[str, Any]:
-    """Return what identifies this process among all that have run here, as JSON."""
+    """Return what identifies this process among all that have run on this VM, as JSON."""
     pid = os.getpid()
     return {"pid": pid, "started_s": _started_s(pid), "namespace": _pid_namespace()}
 
 
 def signed_by(signed: Any) -> int | None:
-    """Return the process of a `signature` while it runs here; None if it does not, or is damaged.
+    """Return the process id of a `signature` while its process runs here, otherwise None.
 
-    A process that has the id of one that has ended is another one.
+    A process that reuses the id of an ended process does not match. A damaged signature gives
+    None too.
     """
     try:
         pid = int(signed["pid"])
@@ -133,9 +150,9 @@ def signed_by(signed: Any) -> int | None:
 
 
 def _started_s(pid: int) -> float | None:
-    """Return when a process started, in seconds since the boot; None if there is none.
+    """Return when a process started, in seconds since the boot; None if it does not run.
 
-    psutil's own `create_time` is a date, which changes when the clock is set.
+    psutil's own `create_time` is a date, so it changes when the clock is set.
     """
     booted_s = psutil.boot_time()
     try:
@@ -159,44 +176,46 @@ class RankName(NamedTuple):
 
 
 def rank_folder() -> Path:
-    """Return the folder in which the ranks of this user register."""
+    """Return the folder where the ranks of this user register."""
     return Path(f"/tmp/gradient-workbench-ranks-{os.getuid()}")  # noqa: S108 - see `_is_ours`
 
 
-def register_rank(cluster: str, rank: int, where: Path | None = None) -> None:
+def register_rank(cluster: str, rank: int, folder: Path | None = None) -> None:
     """Register this process as a rank, replacing its previous entry.
 
     Raises
     ------
     OSError
-        If it cannot be written, or the folder belongs to another user.
+        If the entry cannot be written, or the folder belongs to another user.
     """
-    where = where or rank_folder()
-    where.mkdir(mode=0o700, exist_ok=True)
-    if not _is_ours(where):
-        raise PermissionError(f"{where} belongs to another user")
-    registry = ProcessRegistry(where)
+    folder = folder or rank_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not _is_ours(folder):
+        raise PermissionError(f"{folder} belongs to another user")
+    registry = ProcessRegistry(folder)
     registry.read()  # deletes the entries of killed ranks
     registry.register("rank", {"pid": os.getpid(), "cluster": cluster, "rank": rank})
 
 
 class RankRegistry:
-    """Reads the registered ranks, and reads them again only after changes."""
+    """Reads the registered ranks, and reads their files again only after changes."""
 
-    def __init__(self, where: Path | None = None) -> None:
-        self._where = where or rank_folder()
-        self._registry = ProcessRegistry(self._where)
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or rank_folder()
+        self._registry = ProcessRegistry(self._folder)
         self._changed_ns = 0
         self._ranks: dict[int, RankName] = {}
 
     def read(self, pids: set[int]) -> dict[int, RankName]:
-        """Return which of the running processes are ranks of this user."""
+        """Return the names of those running processes that are ranks of this user."""
         try:
-            changed_ns = self._where.stat().st_mtime_ns
+            changed_ns = self._folder.stat().st_mtime_ns
         except OSError:
             return {}
-        if changed_ns != self._changed_ns and _is_ours(self._where):
-            self._ranks = {pid: name for one in self._registry.read() for pid, name in _named(one)}
+        if changed_ns != self._changed_ns and _is_ours(self._folder):
+            self._ranks = {
+                pid: name for entry in self._registry.read() for pid, name in _named(entry)
+            }
             settled = time.time_ns() - changed_ns > _SETTLED_NS
             self._changed_ns = changed_ns if settled else 0
         # a process that reuses the id of an ended rank is not a rank
@@ -205,13 +224,15 @@ class RankRegistry:
 
 
 def _named(entry: dict[str, Any]) -> list[tuple[int, RankName]]:
-    pid, cluster, rank = entry.get("pid"), entry.get("cluster"), entry.get("rank")
+    pid = entry.get("pid")
+    cluster = entry.get("cluster")
+    rank = entry.get("rank")
     if isinstance(pid, int) and isinstance(cluster, str) and isinstance(rank, int):
         return [(pid, RankName(cluster, rank))]
     return []
 
 
-def _is_ours(where: Path) -> bool:
+def _is_ours(folder: Path) -> bool:
     """Return whether this user owns a folder in the world-writable ``/tmp``."""
-    about = where.lstat()
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()

@@ -20,9 +20,9 @@ from workbench.safefiles import load_json, modified_s, read_file
 _PROBED = ("host", "gpus", "nics", "pcie")
 
 MAX_BYTES = 4 << 20
-"""Largest snapshot file; that of an HGX board has about 100 kB."""
+"""Maximum size of a snapshot file; the snapshot of an HGX board has about 100 kB."""
 _MAX_BRACKETS = 100_000
-"""Most opening brackets of a snapshot; one of the largest possible size has half as many."""
+"""Maximum number of opening brackets; a snapshot of the maximum size has half as many."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Snapshot(SnapshotRecord):
         return {"version": self.VERSION, **encode(self)}
 
     def to_json(self) -> str:
-        """Return the snapshot as JSON text, which can be loaded on another machine."""
+        """Return the snapshot as JSON text, which can be loaded on another VM."""
         return json.dumps(self.to_plain(), indent=1)
 
     @classmethod
@@ -70,6 +70,14 @@ class Snapshot(SnapshotRecord):
         ------
         SnapshotError
             If it is of another version, or not a snapshot.
+
+        Examples
+        --------
+        >>> Snapshot.from_plain({"version": 1}, "old.json")
+        Traceback (most recent call last):
+        ...
+        workbench.errors.SnapshotError: old.json is a snapshot of version 1, and this workbench
+        reads version 2. Read it with the workbench that wrote it, or take it again.
         """
         if not isinstance(data, dict) or "version" not in data:
             raise SnapshotError(
@@ -186,8 +194,8 @@ def load(path: str | Path) -> Snapshot:
 def parse(data: bytes, name: str, taken_at: float | None = None) -> Snapshot:
     """Read the content of a snapshot file or topology file.
 
-    `name` is that of the file, for messages. `taken_at` is the time at which a topology file
-    was written; now by default.
+    `name` is the name of the file, for messages. `taken_at` is the time at which a topology
+    file was written; now by default.
 
     Raises
     ------
@@ -205,7 +213,7 @@ def parse(data: bytes, name: str, taken_at: float | None = None) -> Snapshot:
 
 
 def load_vms(paths: Sequence[str | Path]) -> dict[str, Snapshot]:
-    """Read one file per VM, and name each VM by its host name, or by its file if ambiguous."""
+    """Read one file per VM. Name each VM by its host name, or by its file if that is ambiguous."""
     snapshots = [load(path) for path in paths]
     hosts = [snapshot.host.hostname for snapshot in snapshots]
     named: dict[str, Snapshot] = {}

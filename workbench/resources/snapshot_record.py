@@ -77,13 +77,13 @@ class SnapshotRecord:
 
     @property
     def is_topology_file(self) -> bool:
-        """Whether it has the content of a topology file only."""
+        """Whether the snapshot only has the content of a topology file."""
         host = self.probes.get("host")
         return host is not None and host.status == "absent"
 
     @property
     def devices_of_unknown_kind(self) -> list[PciDevice]:
-        """Devices that may be a GPU or a NIC, as a topology file does not show which."""
+        """Devices that may be a GPU or a NIC: a topology file does not show their kind."""
         return of_unknown_kind(self.known_pcie.devices)
 
     @property
@@ -93,7 +93,7 @@ class SnapshotRecord:
 
     @property
     def known_pcie(self) -> Pcie:
-        """PCIe of the VM; without any device if it is unknown."""
+        """PCIe of the VM; a record without devices if it is unknown."""
         pcie = self.pcie
         return Pcie((), (), (), pcie, pcie) if isinstance(pcie, Unknown) else pcie
 
@@ -109,7 +109,7 @@ class SnapshotRecord:
         Returns
         -------
         Distance or Unknown
-            By the source that NCCL uses. If no source reports NVLinks, as in most
+            From the source that NCCL uses. If no source reports NVLinks, as in most
             topology files and vGPU guests, the distance over PCIe.
 
         Raises
@@ -117,39 +117,40 @@ class SnapshotRecord:
         UsageError
             If there is no such device in this VM.
         """
-        one, other = _find_device(self, a), _find_device(self, b)
-        if one == other:
+        first = _find_device(self, a)
+        second = _find_device(self, b)
+        if first == second:
             return Distance.LOC
-        for device in (one, other):
+        for device in (first, second):
             if isinstance(device.address, Unknown):
                 return device.address
-        if one.address == other.address:
+        if first.address == second.address:
             return Distance.LOC
-        if _over_nvlink(self, one, other):
+        if _over_nvlink(self, first, second):
             return Distance.NVLINK
-        return _over_pcie(self, one, other)
+        return _over_pcie(self, first, second)
 
 
 @dataclass(frozen=True)
-class _Device:
-    """A device of a snapshot: its PCI address, and its `Gpu` record if it is a GPU."""
+class _Endpoint:
+    """A GPU or NIC of a snapshot: its PCI address, and its `Gpu` record if it is a GPU."""
 
     address: str | Unknown
     gpu: Gpu | None = None
 
 
-def _find_device(snapshot: SnapshotRecord, wanted: DeviceLike) -> _Device:
+def _find_device(snapshot: SnapshotRecord, wanted: DeviceLike) -> _Endpoint:
     """Find a GPU or NIC of a snapshot, or raise a `UsageError`."""
     for gpu in snapshot.gpus:
         if wanted == gpu or _is_gpu(gpu, wanted):
-            return _Device(gpu.pci_address, gpu)
+            return _Endpoint(gpu.pci_address, gpu)
     for nic in snapshot.nics:
         if wanted == nic or _is_nic(nic, wanted):
-            return _Device(nic.pci_address)
+            return _Endpoint(nic.pci_address)
     address = _as_pci_address(wanted) if isinstance(wanted, str) else None
     for device in snapshot.known_pcie.devices:  # without a driver, or of unknown kind
         if device.address == address and device.kind not in ("bridge", "other"):
-            return _Device(device.address)
+            return _Endpoint(device.address)
     other = f"a {type(wanted).__name__} of another VM"
     asked = other if isinstance(wanted, Gpu | Nic) else repr(wanted)
     raise UsageError(
@@ -158,7 +159,13 @@ def _find_device(snapshot: SnapshotRecord, wanted: DeviceLike) -> _Device:
 
 
 def _as_pci_address(text: str) -> str | None:
-    """Return a PCI address in the form of sysfs, domain 0 by default; None if it is none."""
+    """Return a PCI address in the form of sysfs, with domain 0 by default; None for other texts.
+
+    Examples
+    --------
+    >>> _as_pci_address("53:00.0")
+    '0000:53:00.0'
+    """
     match = _PCI_NAME.fullmatch(text.strip())
     return f"{int(match[1] or '0', 16):04x}:{match[2].lower()}" if match else None
 
@@ -194,46 +201,47 @@ def _available(snapshot: SnapshotRecord) -> str:
     return text
 
 
-def _over_nvlink(snapshot: SnapshotRecord, one: _Device, other: _Device) -> bool:
-    if one.gpu is None or other.gpu is None or "mig" in (one.gpu.form, other.gpu.form):
+def _over_nvlink(snapshot: SnapshotRecord, first: _Endpoint, second: _Endpoint) -> bool:
+    if first.gpu is None or second.gpu is None or "mig" in (first.gpu.form, second.gpu.form):
         return False
-    pair = _pair(snapshot, one.gpu, other.gpu)
+    pair = _pair(snapshot, first.gpu, second.gpu)
     if pair is not None and isinstance(pair.p2p_nvlink, str):
         return pair.p2p_nvlink == "ok"  # links may be up, and still not be usable
-    return one.gpu.is_linked(other.gpu) or _linked_in_file(snapshot, one, other)
+    return first.gpu.is_linked(second.gpu) or _linked_in_file(snapshot, first, second)
 
 
-def _pair(snapshot: SnapshotRecord, one: Gpu, other: Gpu) -> GpuPair | None:
+def _pair(snapshot: SnapshotRecord, first: Gpu, second: Gpu) -> GpuPair | None:
     pairs = () if isinstance(snapshot.gpu_pairs, Unknown) else snapshot.gpu_pairs
-    wanted = {one.index, other.index}
+    wanted = {first.index, second.index}
     return next((pair for pair in pairs if {pair.first, pair.second} == wanted), None)
 
 
-def _linked_in_file(snapshot: SnapshotRecord, one: _Device, other: _Device) -> bool:
+def _linked_in_file(snapshot: SnapshotRecord, first: _Endpoint, second: _Endpoint) -> bool:
     """Return whether a topology file lists NVLinks between two GPUs, or from both to switches."""
     links = [link for tree in snapshot.known_pcie.trees for link in tree.nvlinks if link.count != 0]
-    if any({link.gpu, link.peer} == {one.address, other.address} for link in links):
+    if any({link.gpu, link.peer} == {first.address, second.address} for link in links):
         return True
     to_switch = {link.gpu for link in links if link.peer_class == _SWITCH}
-    return {one.address, other.address} <= to_switch
+    return {first.address, second.address} <= to_switch
 
 
-def _over_pcie(snapshot: SnapshotRecord, one: _Device, other: _Device) -> Distance | Unknown:
+def _over_pcie(snapshot: SnapshotRecord, first: _Endpoint, second: _Endpoint) -> Distance | Unknown:
     pcie = snapshot.pcie
     if isinstance(pcie, Unknown):
-        pair = _pair(snapshot, one.gpu, other.gpu) if one.gpu and other.gpu else None
+        pair = _pair(snapshot, first.gpu, second.gpu) if first.gpu and second.gpu else None
         return pcie if pair is None or isinstance(pair.topology, Unknown) else pair.topology
-    found = pcie.distance(str(one.address), str(other.address))
-    return _measured(snapshot, pcie, one, other) if found is None else found.distance
+    recorded = pcie.distance(str(first.address), str(second.address))
+    return _measured(snapshot, pcie, first, second) if recorded is None else recorded.distance
 
 
 def _measured(
-    snapshot: SnapshotRecord, pcie: Pcie, one: _Device, other: _Device
+    snapshot: SnapshotRecord, pcie: Pcie, first: _Endpoint, second: _Endpoint
 ) -> Distance | Unknown:
     """Measure a distance that the snapshot leaves out, such as to a NIC without RDMA."""
     nodes = snapshot.host.numa_nodes
     for tree in pcie.trees:
-        a, b = tree.find(str(one.address)), tree.find(str(other.address))
+        a = tree.find(str(first.address))
+        b = tree.find(str(second.address))
         if a is not None and b is not None:
             return measure(tree, a, b, nodes if isinstance(nodes, int) else 0)
-    return Unknown(f"no source has both {one.address} and {other.address} in its PCIe tree")
+    return Unknown(f"no source has both {first.address} and {second.address} in its PCIe tree")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from workbench.resources.distance_matrix import group, matrix, places
+from workbench.resources.distance_matrix import addresses_by_node, group, matrix
 from workbench.resources.gpus.records import (
     Ecc,
     Gpu,
@@ -25,16 +25,16 @@ from workbench.resources.vsphere import vsphere_lines
 from workbench.safefiles import format_bytes
 
 MAX_DEVICES = 64
-"""Most GPUs or NICs that are listed; the largest hosts have about 20 of each."""
+"""Maximum number of GPUs or NICs that are listed; the largest VMs have about 20 of each."""
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}
-_PAIRS_NAMED = 4  # further pairs of one kind are counted, so that 64 GPUs stay readable
+_MAX_PAIRS_NAMED = 4  # further pairs of one kind are counted, so that 64 GPUs stay readable
 
 
 def lines(snapshot: SnapshotRecord) -> Iterator[str]:
     """Yield the lines of the summary of a snapshot."""
     if snapshot.is_topology_file:
         yield f"Host: unknown ({snapshot.probes['host'].reason})"
-        yield from places(snapshot)
+        yield from addresses_by_node(snapshot)
         yield from _nvlinks_in_file(snapshot)
         yield from matrix(snapshot)
         return
@@ -46,7 +46,7 @@ def lines(snapshot: SnapshotRecord) -> Iterator[str]:
 
 
 def wrapped(snapshot: SnapshotRecord, width: int) -> Iterator[str]:
-    """Yield the same lines, wrapped at `width` columns with a hanging indent."""
+    """Yield the lines of the summary, wrapped at `width` columns with a hanging indent."""
     for line in lines(snapshot):
         indent = " " * (len(line) - len(line.lstrip()) + 4)
         yield from textwrap.wrap(
@@ -59,7 +59,15 @@ def wrapped(snapshot: SnapshotRecord, width: int) -> Iterator[str]:
 
 
 def show_bytes(value: int | str | Unknown) -> str:
-    """Return a number of bytes in binary units (``79.6 GiB``), and any other value as text."""
+    """Return a number of bytes in binary units (``79.6 GiB``), and any other value as text.
+
+    Examples
+    --------
+    >>> show_bytes(80 << 30)
+    '80 GiB'
+    >>> show_bytes(Unknown("needs root"))
+    'unknown (needs root)'
+    """
     return format_bytes(value) if isinstance(value, int) else str(value)
 
 
@@ -81,8 +89,8 @@ def _limit(host: HostInfo) -> str:
 def _part(snapshot: SnapshotRecord, name: str, entries: list[str]) -> Iterator[str]:
     probe = snapshot.probes.get(name)
     if probe is not None and probe.status != "ok":
-        what = "unknown" if probe.status in ("failed", "unknown") else "none"
-        yield f"{_TITLES[name]}: {what} ({probe.reason})"
+        presence = "unknown" if probe.status in ("failed", "unknown") else "none"
+        yield f"{_TITLES[name]}: {presence} ({probe.reason})"
         return
     yield f"{_TITLES[name]}:"
     yield from entries
@@ -99,9 +107,9 @@ def _gpus(snapshot: SnapshotRecord) -> Iterator[str]:
     yield from (f"  {line}" for line in pair_lines(snapshot.gpu_pairs))
 
 
-def _more(count: int, what: str) -> Iterator[str]:
+def _more(count: int, noun: str) -> Iterator[str]:
     if count > MAX_DEVICES:
-        yield f"  and {count - MAX_DEVICES:,} more {what}: `workbench resources --json` has all"
+        yield f"  and {count - MAX_DEVICES:,} more {noun}: `workbench resources --json` has all"
 
 
 def _gpu(gpu: Gpu) -> Iterator[str]:
@@ -125,7 +133,7 @@ def _nvlinks_in_file(snapshot: SnapshotRecord) -> Iterator[str]:
             for link in gpu.known_links
         ]
         if peers:
-            words = ", ".join(f"{peers.count(one)} to {one}" for one in dict.fromkeys(peers))
+            words = ", ".join(f"{peers.count(peer)} to {peer}" for peer in dict.fromkeys(peers))
             grouped.setdefault(words, []).append(f"GPU{gpu.index}")
     for words, gpus in grouped.items():
         yield f"  NVLinks of {', '.join(gpus)}: {words}"
@@ -156,7 +164,7 @@ def detail_lines(gpu: Gpu) -> Iterator[str]:
 
 
 def profile_words(gpu: Gpu) -> str | Unknown:
-    """Return the meaning of a vGPU's profile and what it permits."""
+    """Return the meaning of a vGPU's profile and its permissions."""
     return gpu.vgpu if isinstance(gpu.vgpu, Unknown) else _profile(gpu.vgpu)
 
 
@@ -173,9 +181,9 @@ def pair_lines(pairs: tuple[GpuPair, ...] | Unknown) -> Iterator[str]:
         yield f"between GPUs: {pairs}"
         return
     grouped = group((_between(pair), f"{pair.first}-{pair.second}") for pair in pairs)
-    for what, names in grouped.items():
-        some = ", ".join(names) if len(names) <= _PAIRS_NAMED else f"({len(names)} pairs)"
-        yield f"between GPUs {some}: {what}"
+    for connection, names in grouped.items():
+        listed = ", ".join(names) if len(names) <= _MAX_PAIRS_NAMED else f"({len(names)} pairs)"
+        yield f"between GPUs {listed}: {connection}"
 
 
 def _state(gpu: Gpu) -> str:
@@ -194,21 +202,24 @@ def _profile(profile: VgpuProfile) -> str:
         share = "of a board that is not known here"
     else:
         share = "whole frame buffer" if profile.whole_frame_buffer else "a fraction"
-    most = profile.board_memory_gb
-    of = "" if isinstance(most, Unknown) else f" of {most} GB"
+    board_gb = profile.board_memory_gb
+    of = "" if isinstance(board_gb, Unknown) else f" of {board_gb} GB"
     return f"{profile.memory_gb} GB{of}, {share}, {_permitted(profile)}"
 
 
 def _permitted(profile: VgpuProfile) -> str:
-    each = {"P2P": profile.p2p, "GPUDirect": profile.gpudirect}
+    permissions = {"P2P": profile.p2p, "GPUDirect": profile.gpudirect}
     parts = []
     for answer, words in ((True, "{} possible"), (False, "no {}")):
-        names = [name for name, may in each.items() if may is answer]
+        names = [name for name, permitted in permissions.items() if permitted is answer]
         if names:
             parts.append(words.format((" and " if answer else " or ").join(names)))
-    reasons = dict.fromkeys(may for may in each.values() if isinstance(may, Unknown))
+    reasons = dict.fromkeys(
+        permitted for permitted in permissions.values() if isinstance(permitted, Unknown)
+    )
     parts += [
-        f"{' and '.join(n for n, may in each.items() if may == why)} {why}" for why in reasons
+        f"{' and '.join(name for name, value in permissions.items() if value == reason)} {reason}"
+        for reason in reasons
     ]
     return ", ".join(parts)
 
@@ -225,9 +236,9 @@ def _clocks(clocks: GpuClocks | Unknown) -> str:
         return f"clocks {clocks}"
     if isinstance(clocks.sm_mhz, Unknown):
         return f"SM clock {clocks.sm_mhz}"
-    most = f" of {clocks.sm_max_mhz}" if isinstance(clocks.sm_max_mhz, int) else ""
+    maximum = f" of {clocks.sm_max_mhz}" if isinstance(clocks.sm_max_mhz, int) else ""
     held = clocks.held_by if isinstance(clocks.held_by, tuple) else ()
-    return f"SM at {clocks.sm_mhz}{most} MHz" + (f" ({', '.join(held)})" if held else "")
+    return f"SM at {clocks.sm_mhz}{maximum} MHz" + (f" ({', '.join(held)})" if held else "")
 
 
 def _pcie(link: PcieLink | Unknown) -> str:
@@ -235,9 +246,9 @@ def _pcie(link: PcieLink | Unknown) -> str:
         return f"PCIe {link}"
     if isinstance(link.generation, Unknown):
         return f"PCIe {link.generation}"
-    now = f"generation {link.generation} x{link.width}"
-    most = f"generation {link.generation_max} x{link.width_max}"
-    return f"PCIe {now}" if now == most else f"PCIe {now}, at most {most}"
+    current = f"generation {link.generation} x{link.width}"
+    maximum = f"generation {link.generation_max} x{link.width_max}"
+    return f"PCIe {current}" if current == maximum else f"PCIe {current}, at most {maximum}"
 
 
 def _ecc(ecc: Ecc | Unknown) -> str:
@@ -247,7 +258,8 @@ def _ecc(ecc: Ecc | Unknown) -> str:
         return f"ECC {ecc.enabled}"
     if not ecc.enabled:
         return "ECC off"
-    now, ever = ecc.volatile_uncorrected, ecc.aggregate_uncorrected
+    now = ecc.volatile_uncorrected
+    ever = ecc.aggregate_uncorrected
     errors = f"uncorrected errors: {now} now, {ever} ever"
     text = f"ECC on, {'no uncorrected errors' if now == 0 and ever == 0 else errors}"
     if ecc.remapping_pending is True:
@@ -266,8 +278,8 @@ def _links(nvlink: NvLinks) -> str:
 
 
 def _generation(links: tuple[NvLink, ...]) -> str:
-    found = {link.version.split(".")[0] for link in links if isinstance(link.version, str)}
-    return f" of generation {' and '.join(sorted(found))}" if found else ""
+    generations = {link.version.split(".")[0] for link in links if isinstance(link.version, str)}
+    return f" of generation {' and '.join(sorted(generations))}" if generations else ""
 
 
 def _rate(rate: float | Unknown) -> str:
@@ -277,8 +289,8 @@ def _rate(rate: float | Unknown) -> str:
 def _peers(up: list[NvLink]) -> str:
     if all(link.peer == "switch" for link in up):
         return "the switch"
-    found = (link.peer_pci_address if link.peer == "gpu" else link.peer for link in up)
-    return " and ".join(dict.fromkeys(str(one) for one in found))
+    peers = (link.peer_pci_address if link.peer == "gpu" else link.peer for link in up)
+    return " and ".join(dict.fromkeys(str(peer) for peer in peers))
 
 
 def _fabric(nvlink: NvLinks) -> str:
@@ -291,7 +303,8 @@ def _fabric(nvlink: NvLinks) -> str:
 
 
 def _between(pair: GpuPair) -> str:
-    read, write = pair.p2p_read, pair.p2p_write
+    read = pair.p2p_read
+    write = pair.p2p_write
     if isinstance(read, Unknown) and pair.topology == read == write == pair.p2p_nvlink:
         return str(read)
     peer = f"{read}" if read == write else f"read {read}, write {write}"

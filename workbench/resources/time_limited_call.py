@@ -1,7 +1,8 @@
-"""Calls with a time limit, so that a driver that hangs only costs its own values."""
+"""Calls with a time limit, so that a driver that hangs only affects its own values."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,6 +11,8 @@ from typing import TypeVar
 from workbench.resources.unknown import Unknown
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 NO_ANSWER = ("did not answer within", "has not returned from an earlier call")
 """Words in the reason of a value that a timed-out call should have returned."""
@@ -25,6 +28,12 @@ class TimeLimitedCall:
     ----------
     name
         What is called, for messages: ``"NVML"``.
+
+    Examples
+    --------
+    >>> call = TimeLimitedCall("the driver")
+    >>> call.run(lambda: 6 * 7, limit_s=10)
+    42
     """
 
     def __init__(self, name: str) -> None:
@@ -50,6 +59,9 @@ class TimeLimitedCall:
             thread.join(limit_s)
             if thread.is_alive():
                 self._stuck = thread
+                _log.info(
+                    "%s did not answer within %g s; its thread keeps waiting", self._name, limit_s
+                )
                 return Unknown(f"{self._name} {NO_ANSWER[0]} {limit_s:g} s")
             return call.result()
 

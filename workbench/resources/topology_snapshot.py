@@ -14,7 +14,7 @@ from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics.records import Nic
 from workbench.resources.pcie.distances import all_distances, gpudirect_pairs, of_unknown_kind
 from workbench.resources.pcie.nccl_xml import topology_text
-from workbench.resources.pcie.probe import state_of
+from workbench.resources.pcie.probe import topology_file_state
 from workbench.resources.pcie.records import PciDevice, Pcie, PciTree, TopologyNvlink
 from workbench.resources.snapshot_record import Probe, SnapshotRecord
 from workbench.resources.unknown import Unknown
@@ -25,7 +25,7 @@ R = TypeVar("R")
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/")
 _NOT_IN_FILE = "not in a topology file"
 _INFINIBAND = "0x0207"
-# Classes of NVLink's peers, as NCCL's src/graph/topo.cc knows them.
+# Classes of NVLink's peers in NCCL's src/graph/topo.cc.
 _PEER_KINDS = (("0x068000", "switch"), ("0x068001", "npu"), ("0x03", "gpu"))
 _ANY_SWITCH = "fffffff:"
 _SM = re.compile(r"[0-9]{2,4}")
@@ -35,17 +35,17 @@ _MBPS = re.compile(r"[0-9]{1,9}")
 def snapshot_from_tree(tree: PciTree, taken_at: float) -> SnapshotRecord:
     """Return a snapshot with the content of a topology file; all else is `Unknown`.
 
-    NCCL's settings of this process are ignored: the file may be another VM's.
+    NCCL's settings of this process are ignored: the file may belong to another VM.
     """
-    gpus = [one for one in tree.devices if one.kind == "gpu"]
-    nics = [one for one in tree.devices if one.kind == "nic"]
+    gpus = [device for device in tree.devices if device.kind == "gpu"]
+    nics = [device for device in tree.devices if device.kind == "nic"]
     host_probe = Probe("absent", f"only the topology file {tree.origin} was read", 0.0)
     return SnapshotRecord(
         taken_at=taken_at,
         host=unknown_host(_NOT_IN_FILE),
-        gpus=tuple(_gpu(index, one, tree) for index, one in enumerate(gpus)),
+        gpus=tuple(_gpu(index, device, tree) for index, device in enumerate(gpus)),
         gpu_pairs=Unknown(_NOT_IN_FILE),
-        nics=tuple(_nic(one, tree) for one in nics),
+        nics=tuple(_nic(device, tree) for device in nics),
         pcie=_pcie(tree),
         probes={
             "host": host_probe,
@@ -100,7 +100,7 @@ def _pcie(tree: PciTree) -> Pcie:
         gpudirect=tuple(gpudirect_pairs([tree], NcclSettings({}, Path("/nonexistent")), 0)),
         topology_file=tree.origin,
         peer_memory=Unknown(_NOT_IN_FILE),
-        topology_file_state=state_of(tree),
+        topology_file_state=topology_file_state(tree),
     )
 
 
@@ -117,11 +117,13 @@ def _gpu(index: int, device: PciDevice, tree: PciTree) -> Gpu:
 
 def _nvlink(device: PciDevice, tree: PciTree) -> NvLinks | Unknown:
     """Return the links that the file lists; a link that it omits may still exist."""
-    listed = [one for one in tree.nvlinks if one.gpu == device.address]
-    each = [one for one in listed for _ in range(one.count if isinstance(one.count, int) else 1)]
-    links = tuple(_link(number, one) for number, one in enumerate(each))
-    why = Unknown(_NOT_IN_FILE)
-    return NvLinks(links, why, why) if links else why
+    listed = [link for link in tree.nvlinks if link.gpu == device.address]
+    each = [
+        link for link in listed for _ in range(link.count if isinstance(link.count, int) else 1)
+    ]
+    links = tuple(_link(number, link) for number, link in enumerate(each))
+    not_in_file = Unknown(_NOT_IN_FILE)
+    return NvLinks(links, not_in_file, not_in_file) if links else not_in_file
 
 
 def _link(number: int, listed: TopologyNvlink) -> NvLink:
@@ -144,7 +146,7 @@ def _nic(device: PciDevice, tree: PciTree) -> Nic:
     attributes = tree.file_attributes(device.address)
     name = attributes.get("name")
     # In a topology file every network device is a "net", with RDMA or not. A NIC that is attached
-    # to the CPU, without a PCI device, has none.
+    # to the CPU, without a PCI device, has an empty list of network devices.
     at_cpu = device.rdma_devices == ()
     rdma = not at_cpu and (name is not None or str(device.pci_class).startswith(_INFINIBAND))
     return _partly(
@@ -159,27 +161,27 @@ def _nic(device: PciDevice, tree: PciTree) -> Nic:
 
 
 def _rate_gbps(mbps: str) -> float | Unknown:
-    known = _MBPS.fullmatch(mbps) and int(mbps) > 0
-    return int(mbps) / 1000 if known else Unknown(_NOT_IN_FILE)
+    is_given = _MBPS.fullmatch(mbps) and int(mbps) > 0
+    return int(mbps) / 1000 if is_given else Unknown(_NOT_IN_FILE)
 
 
-def _probe(found: list[PciDevice], what: str, tree: PciTree) -> Probe:
-    if found:
+def _probe(devices: list[PciDevice], kind: str, tree: PciTree) -> Probe:
+    if devices:
         return Probe("ok", "", 0.0)
-    unclear = of_unknown_kind(tree.devices)
-    if unclear:
-        first = unclear[0].kind
-        why = first.reason if isinstance(first, Unknown) else ""
-        count = "1 device" if len(unclear) == 1 else f"{len(unclear)} devices"
-        return Probe("unknown", f"any of {count} may be one: {why}", 0.0)
-    return Probe("absent", f"the file has no {what}", 0.0)
+    unclassified = of_unknown_kind(tree.devices)
+    if unclassified:
+        first = unclassified[0].kind
+        reason = first.reason if isinstance(first, Unknown) else ""
+        count = "1 device" if len(unclassified) == 1 else f"{len(unclassified)} devices"
+        return Probe("unknown", f"any of {count} may be one: {reason}", 0.0)
+    return Probe("absent", f"the file has no {kind}", 0.0)
 
 
-def _partly(cls: type[R], **known: Any) -> R:
+def _partly(cls: type[R], **values: Any) -> R:
     """Create a record from some of its fields; the others are `Unknown` or an empty tuple."""
     hints = get_type_hints(cls)
     for field in fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
-        if field.name not in known:
+        if field.name not in values:
             may_be_unknown = Unknown in get_args(hints[field.name])
-            known[field.name] = Unknown(_NOT_IN_FILE) if may_be_unknown else ()
-    return cls(**known)
+            values[field.name] = Unknown(_NOT_IN_FILE) if may_be_unknown else ()
+    return cls(**values)

@@ -33,10 +33,24 @@ EARLIER = Unknown("the workbench that took this snapshot did not record it")
 
 
 def if_known(value: T | Unknown, convert: Callable[[T], C]) -> C | Unknown:
-    """Return the converted value, or the `Unknown` if it is one."""
+    """Return the converted value, or the value itself if it is `Unknown`.
+
+    Examples
+    --------
+    >>> if_known(13_000, lambda number: number // 1_000)
+    13
+    >>> if_known(Unknown("needs root"), lambda number: number // 1_000)
+    Unknown(reason='needs root')
+    """
     return value if isinstance(value, Unknown) else convert(value)
 
 
-def number_or_unknown(value: float, why: str) -> float | Unknown:
-    """Return a number, or an `Unknown` with the reason `why` if it is not finite."""
-    return float(value) if math.isfinite(value) else Unknown(why)
+def number_or_unknown(value: float, reason: str) -> float | Unknown:
+    """Return a number, or an `Unknown` with the given reason if it is not finite.
+
+    Examples
+    --------
+    >>> number_or_unknown(float("nan"), "nothing was measured")
+    Unknown(reason='nothing was measured')
+    """
+    return float(value) if math.isfinite(value) else Unknown(reason)

@@ -18,6 +18,14 @@ class Rate:
 
     If the counter decreases (it wrapped, or its driver was reloaded), the rate of that
     interval is `Unknown`.
+
+    Examples
+    --------
+    >>> rate = Rate()
+    >>> rate.update(1_000, time_s=10.0)
+    Unknown(reason='needs two samples')
+    >>> rate.update(1_500, time_s=12.0)
+    250.0
     """
 
     __slots__ = ("_last",)
@@ -26,11 +34,12 @@ class Rate:
         self._last: tuple[float, float] | None = None
 
     def update(self, count: float | Unknown, time_s: float) -> float | Unknown:
-        """Add a reading at a monotonic time, and return the counts per second since the last."""
+        """Add a reading at a monotonic time. Return the counts per second since the last one."""
         if isinstance(count, Unknown):
             self._last = None
             return count
-        last, self._last = self._last, (count, time_s)
+        last = self._last
+        self._last = (count, time_s)
         if last is None:
             return FIRST
         if count < last[0]:
@@ -40,8 +49,16 @@ class Rate:
         return (count - last[0]) / (time_s - last[1])
 
 
-def added(rates: Iterable[float | Unknown]) -> float | Unknown:
-    """Return the sum of rates; it is unknown if one of them is, as a partial sum misleads."""
+def sum_or_unknown(rates: Iterable[float | Unknown]) -> float | Unknown:
+    """Return the sum of rates. It is unknown if a rate is unknown, as a partial sum misleads.
+
+    Examples
+    --------
+    >>> sum_or_unknown([1.5, 2.5])
+    4.0
+    >>> sum_or_unknown([1.5, FIRST])
+    Unknown(reason='needs two samples')
+    """
     total = 0.0
     for rate in rates:
         if isinstance(rate, Unknown):
@@ -80,7 +97,7 @@ class GpuUse:
     index, uuid
         As in `Gpu`.
     utilization_percent
-        Share of NVML's last sampling period in which a kernel ran.
+        Percentage of NVML's last sampling period during which a kernel ran.
     memory_used_bytes, memory_total_bytes
         Frame buffer.
     power_w, temperature_c
@@ -88,7 +105,7 @@ class GpuUse:
     power_limit_w
         The enforced limit, in watts.
     sm_clock_mhz, memory_clock_mhz, held_by
-        Of the physical GPU, also for a MIG device. `held_by` lists what currently reduces
+        Values of the physical GPU, also for a MIG device. `held_by` lists what currently reduces
         the clocks, as in `GpuClocks`, including ``"idle"``.
     nvlink_tx_bytes_per_s, nvlink_rx_bytes_per_s
         Data over all NVLinks of the GPU, sent and received, since the previous sample.
@@ -96,7 +113,7 @@ class GpuUse:
         Over PCIe: since the previous sample, or in 20 ms of that time (`gpus/link_counters.py`).
     idle_s
         Seconds since which utilization has been 0 in every sample while a process used
-        memory on it; 0 if it is busy, or no process uses its memory.
+        memory on the GPU; 0 if it is busy, or no process uses its memory.
     """
 
     index: int
@@ -131,14 +148,14 @@ class NicUse:
     rdma_tx_bytes_per_s, rdma_rx_bytes_per_s
         RDMA only (on InfiniBand including IPoIB).
     tx_packets_per_s, rx_packets_per_s, rdma_tx_packets_per_s, rdma_rx_packets_per_s
-        Packets of the same.
+        Packets of the same traffic.
     cnp_sent_per_s, cnp_handled_per_s
         Congestion notifications of RoCE: sent to a sender that is too fast, and received and
         acted on.
     ecn_marked_per_s
         RoCE packets that a switch marked because of congestion.
     errors
-        Errors per second, by the name of each counter that the driver has in sysfs. Those
+        Errors per second, by the name of each counter that the driver has in sysfs. The errors
         of an RDMA port are averages over the seconds since they were last read.
     """
 
@@ -173,7 +190,7 @@ class GpuShare:
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """One process of this VM: a kernel, a rank, or another that uses a GPU.
+    """A process of this VM: a kernel, a rank, or another process that uses a GPU.
 
     Attributes
     ----------
@@ -184,12 +201,12 @@ class ProcessUse:
     kind
         ``"kernel"`` (of Jupyter), ``"rank"`` (of a cluster) or ``"other"``.
     kernel_id
-        Id of the kernel; for ``"other"``, of the kernel that started it.
+        Id of the kernel; for ``"other"``, the id of the kernel that started it.
     notebook
         Path of the kernel's notebook; set by the Jupyter server.
     cluster, rank
-        Cluster and rank; for ``"other"``, of the rank that started it. None for ranks of other
-        users.
+        Cluster and rank; for ``"other"``, the rank that started it and its cluster. None for ranks
+        of other users.
     cpu_percent
         Since the previous sample; 100 is one core.
     memory_bytes
@@ -211,7 +228,7 @@ class ProcessUse:
 
 
 NOT_VISIBLE = "not visible here (of another container, or just ended)"
-"""Name of a process that the driver lists, and that is not in ``/proc``."""
+"""Name of a process that the driver lists, but that is not in ``/proc``."""
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 The database is `use.sqlite` in ``$XDG_STATE_HOME/gradient-workbench`` (``~/.local/state``). It
 has one row per day, notebook, cluster, VM and device, for `KEPT_DAYS` days, and never leaves this
-machine. With ``GRADIENT_WORKBENCH_USE=off`` nothing is written.
+VM. With ``GRADIENT_WORKBENCH_USE=off`` nothing is written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 import math
 import os
 import sqlite3
@@ -21,16 +22,18 @@ from pathlib import Path
 from workbench.errors import UsageError
 from workbench.safefiles import make_private_folder, xdg_folder
 
+_log = logging.getLogger(__name__)
+
 VARIABLE = "GRADIENT_WORKBENCH_USE"
 KEPT_DAYS = 92
 """Days after which rows are deleted."""
 BUSY_SHARE = 0.05
-"""A device used less than this is idle."""
+"""A device with a used share below this is idle."""
 IDLE_FROM_S = 600.0
 """Allocations shorter than this are not listed as idle."""
 _MAX_ROWS = 100_000
 _LOCK_S = 1.0
-"""How long a process waits for another one that writes."""
+"""Maximum time to wait for another process that writes."""
 _KEYS = ("day", "notebook", "cluster", "vm", "device")
 
 
@@ -49,19 +52,30 @@ class UseRecord:
     device
         ``"GPU 0"``, or ``"CPU ranks"``: all ranks of the VM that train without a GPU.
     allocated_s
-        GPU-seconds, or rank-seconds of CPU ranks, for which a running cluster had the device.
+        GPU-seconds, or rank-seconds of CPU ranks, during which a running cluster had the device.
     measured_s
-        The part of `allocated_s` in which use was measured; the rest is unknown.
+        The part of `allocated_s` for which use was measured; the rest is unknown.
     used_s
-        Of a GPU: NVML's utilization (the share of its last sampling period in which any kernel ran,
-        of any process) times seconds. Of CPU ranks: CPU time of their processes per PyTorch
-        thread, at most 1 second per second. Communication that polls counts as use.
+        For a GPU: NVML's utilization (the share of its last sampling period during which any
+        kernel of any process ran) times seconds. For CPU ranks: CPU time of their processes per
+        PyTorch thread, at most 1 second per second. Communication that polls counts as use.
     cells_s
-        The part of `allocated_s` in which a cell ran.
+        The part of `allocated_s` during which a cell ran.
     first_s, last_s
         First and last observation, in seconds since the epoch.
     busy_s
         When at least `BUSY_SHARE` was last used; 0 if it never was.
+
+    Examples
+    --------
+    >>> record = UseRecord(
+    ...     "2026-11-23", "train.ipynb", "storm-7", "vm1", "GPU 0",
+    ...     allocated_s=3600, measured_s=3000, used_s=1500, cells_s=1800,
+    ...     first_s=0, last_s=3600, busy_s=3600)
+    >>> record.share
+    0.5
+    >>> idle_allocations([record])
+    []
     """
 
     day: str
@@ -84,7 +98,7 @@ class UseRecord:
 
 
 def is_on() -> bool:
-    """Whether use is recorded, which ``GRADIENT_WORKBENCH_USE=off`` (or 0, no, false) ends."""
+    """Return whether use is recorded. ``GRADIENT_WORKBENCH_USE=off`` (or 0, no, false) stops it."""
     return os.environ.get(VARIABLE, "").strip().lower() not in {"off", "0", "no", "false"}
 
 
@@ -105,7 +119,7 @@ class UseStore:
     Parameters
     ----------
     path
-        The file; by default that of the user.
+        The file; by default the file of this user.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -114,12 +128,12 @@ class UseStore:
         )
 
     def add(self, records: Iterable[UseRecord]) -> None:
-        """Add times to those that are stored; delete old rows.
+        """Add times to the stored rows, and delete old rows.
 
         Raises
         ------
         OSError, sqlite3.Error
-            It cannot be written.
+            If the database cannot be written.
         """
         make_private_folder(self.path.parent)
         names = [field.name for field in fields(UseRecord)]
@@ -143,6 +157,7 @@ class UseStore:
                 (_MAX_ROWS,),
             )
         self.path.chmod(0o600)
+        _log.debug("Use was added to %s", self.path)
 
     def read(self, days: int) -> list[UseRecord]:
         """Return the rows of the last `days` days including today, the oldest first.
@@ -184,27 +199,28 @@ def _day(ago: int) -> str:
 
 
 def idle_allocations(records: Iterable[UseRecord]) -> list[UseRecord]:
-    """Return allocations of which less than `BUSY_SHARE` was used, the longest first.
+    """Return allocations with a used share below `BUSY_SHARE`, the longest first.
 
-    The days of an allocation are joined: of one cluster, VM and device, by one notebook. Those of
-    less than `IDLE_FROM_S`, or with an unknown use, are left out.
+    The days of an allocation (one cluster, VM and device, by one notebook) are joined.
+    Allocations of less than `IDLE_FROM_S`, or with an unknown use, are left out.
     """
     joined: dict[tuple[str, ...], UseRecord] = {}
-    for one in records:
-        key = one.notebook, one.cluster, one.vm, one.device
-        joined[key] = _join(joined[key], one) if key in joined else one
-    idle = [one for one in joined.values() if one.share < BUSY_SHARE]
-    long = [one for one in idle if one.allocated_s >= IDLE_FROM_S]
-    return sorted(long, key=lambda one: -one.allocated_s)
+    for record in records:
+        key = (record.notebook, record.cluster, record.vm, record.device)
+        joined[key] = _join(joined[key], record) if key in joined else record
+    idle = [record for record in joined.values() if record.share < BUSY_SHARE]
+    long = [record for record in idle if record.allocated_s >= IDLE_FROM_S]
+    return sorted(long, key=lambda record: -record.allocated_s)
 
 
 def by_day(records: Iterable[UseRecord]) -> list[UseRecord]:
     """Return the use of each day, notebook and kind of device (``"GPU"`` or ``"CPU ranks"``)."""
     joined: dict[tuple[str, ...], UseRecord] = {}
-    for one in records:
-        device = one.device.partition(" ")[0] if one.device.startswith("GPU") else one.device
-        key = one.day, one.notebook, device
-        row = replace(one, cluster="", vm="", device=device)
+    for record in records:
+        is_gpu = record.device.startswith("GPU")
+        device = record.device.partition(" ")[0] if is_gpu else record.device
+        key = (record.day, record.notebook, device)
+        row = replace(record, cluster="", vm="", device=device)
         joined[key] = _join(joined[key], row) if key in joined else row
     return list(joined.values())
 
@@ -238,8 +254,12 @@ OFF = f"Recording is off: {VARIABLE}=off."
 def use_rows(records: Iterable[UseRecord]) -> list[tuple[str, ...]]:
     """Return the rows under `USE_HEAD`."""
     return [
-        (one.day, one.notebook, one.device, *_hours(one.allocated_s, one.cells_s), *_used(one))
-        for one in by_day(records)
+        (
+            *(record.day, record.notebook, record.device),
+            *_hours(record.allocated_s, record.cells_s),
+            *_used(record),
+        )
+        for record in by_day(records)
     ]
 
 
@@ -247,25 +267,25 @@ def idle_rows(records: Iterable[UseRecord]) -> list[tuple[str, ...]]:
     """Return the rows under `IDLE_HEAD`."""
     return [
         (
-            *(one.notebook, one.cluster, one.vm, one.device),
-            *_hours(one.allocated_s),
-            _used(one)[1],
-            _time(one.busy_s or one.first_s),
+            *(record.notebook, record.cluster, record.vm, record.device),
+            *_hours(record.allocated_s),
+            _used(record)[1],
+            _time(record.busy_s or record.first_s),
         )
-        for one in idle_allocations(records)
+        for record in idle_allocations(records)
     ]
 
 
-def _hours(*seconds: float) -> tuple[str, ...]:
-    return tuple(f"{one / 3600:,.2f}" for one in seconds)
+def _hours(*durations_s: float) -> tuple[str, ...]:
+    return tuple(f"{duration_s / 3600:,.2f}" for duration_s in durations_s)
 
 
-def _used(one: UseRecord) -> tuple[str, str]:
-    if math.isnan(one.share):
+def _used(record: UseRecord) -> tuple[str, str]:
+    if math.isnan(record.share):
         return "\u2013 (not measured)", "\u2013 (not measured)"
-    part = one.measured_s / one.allocated_s if one.allocated_s else 1.0
+    part = record.measured_s / record.allocated_s if record.allocated_s else 1.0
     note = f" (of the {part:.0%} that was measured)" if part < 0.9 else ""
-    return f"{one.used_s / 3600:,.2f}", f"{one.share * 100:.1f} %{note}"
+    return f"{record.used_s / 3600:,.2f}", f"{record.share * 100:.1f} %{note}"
 
 
 def _time(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""A VM's devices in the words of a vSphere administrator: device groups, and what they permit.
+"""Describe a VM's devices in the terms of a vSphere administrator: device groups and permissions.
 
 Sources: VMware, vSphere Virtual Machine Administration 8.0, "Add a PCI Device to a Virtual
 Machine" (DirectPath I/O) and "PVRDMA Support"; vSphere Networking 8.0, "SR-IOV Support";
@@ -29,7 +29,7 @@ GROUP_SIZES = (2, 4, 8)
 """Numbers of GPUs in the device groups that vSphere offers."""
 
 _ON_HGX = ("X", "XL", "XM", "XS")
-"""How names of boards end whose GPUs NVSwitch connects."""
+"""Endings of the names of boards with GPUs that NVSwitch connects."""
 
 _NO_MOVING = (
     "no vMotion, suspend or snapshots; all memory of the VM is reserved; DRS can choose the host "
@@ -50,7 +50,7 @@ _PERMITTED = {
 
 @dataclass(frozen=True)
 class DeviceGroup:
-    """GPUs that NVLink connects, each with each.
+    """A set of GPUs with NVLink between every pair.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class DeviceGroup:
         Their indices in the snapshot.
     connection
         ``"NVSwitch"``, ``"NVLink bridge"`` (a pair), or ``"NVLink"`` if the driver does not
-        report what the links lead to.
+        report the peers of the links.
     """
 
     gpus: tuple[int, ...]
@@ -74,7 +74,7 @@ class DeviceGroup:
 
 
 def device_groups(snapshot: SnapshotRecord) -> list[DeviceGroup]:
-    """Return the largest sets of two or more GPUs that NVLink connects, each with each.
+    """Return the largest sets of two or more GPUs with NVLink between every pair.
 
     GPUs of different groups exchange data over PCIe.
     """
@@ -94,7 +94,7 @@ def device_groups(snapshot: SnapshotRecord) -> list[DeviceGroup]:
 
 
 def gpu_request(board: str, count: int) -> str:
-    """Return what to ask for so that `count` GPUs of one VM exchange data as fast as they can.
+    """Return the GPUs to request so that the GPUs of one VM exchange data as fast as they can.
 
     Parameters
     ----------
@@ -107,6 +107,13 @@ def gpu_request(board: str, count: int) -> str:
     ------
     UsageError
         The board is not known.
+
+    Examples
+    --------
+    >>> gpu_request("L4", 2)
+    '2 GPUs of L4, which has no NVLink: they exchange data over PCIe'
+    >>> gpu_request("H100XM", 4)
+    'a device group of 4 GPUs, with a complete frame buffer each (H100XM-80C), which NVLink needs'
     """
     memory_gb = board_memory_gb(board)
     whole = decode_profile(f"{board}-{memory_gb}C")
@@ -121,7 +128,7 @@ def gpu_request(board: str, count: int) -> str:
         )
     complete = f"with a complete frame buffer each ({board}-{memory_gb}C), which NVLink needs"
     sizes = GROUP_SIZES if board.endswith(_ON_HGX) else GROUP_SIZES[:1]
-    size = next((one for one in sizes if one >= count), 0)
+    size = next((offered for offered in sizes if offered >= count), 0)
     if not size:
         return (
             f"{count} GPUs, {complete}: bridges join pairs of {board}, and the pairs exchange data "
@@ -140,7 +147,7 @@ def _connection(group: list[Gpu]) -> str:
 
 
 def vsphere_lines(snapshot: SnapshotRecord) -> Iterator[str]:
-    """Yield what an administrator should know about the devices of a VM on vSphere."""
+    """Yield what a vSphere administrator should know about the devices of a VM."""
     if snapshot.host.hypervisor != "VMware":
         return
     yield "vSphere:"
@@ -153,8 +160,8 @@ def vsphere_lines(snapshot: SnapshotRecord) -> Iterator[str]:
         yield f"  {group}"
     seen = [(f"GPU {gpu.index}", gpu.form) for gpu in snapshot.gpus]
     seen += [(nic.name, _driver(nic)) for nic in snapshot.nics]
-    for form, words in _PERMITTED.items():
-        names = [name for name, own in seen if own == form]
+    for permitted_form, words in _PERMITTED.items():
+        names = [name for name, form in seen if form == permitted_form]
         if names:
             yield f"  {', '.join(names)}: {words}"
 

@@ -21,11 +21,11 @@ from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
 
 MAX_VGPUS = 8
-"""Most vGPUs of one VM in vSphere 8.0."""
+"""Maximum number of vGPUs of one VM in vSphere 8.0."""
 _UNKNOWN = Unknown("no public document that states it is known here")
 _PRODUCT = re.compile(r"VMware(\d+),\d+")
 _FIRST_SHOWN = 20
-"""Earlier hardware versions have names such as ``VMware7,1``, whose number is another one."""
+"""Earlier hardware versions have product names with another number, such as ``VMware7,1``."""
 _DEVICES = {
     "passthrough": "PCI passthrough devices",
     "nics": "virtual network adapters",
@@ -36,8 +36,8 @@ _PASSTHROUGH_NICS = ("mlx4_core", "mlx5_core", "bnxt_en", "irdma", "ice", "ixgbe
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Most devices of one VM.
+class DeviceLimits:
+    """Maximum numbers of devices of one VM.
 
     Attributes
     ----------
@@ -57,18 +57,18 @@ class Limits:
 
 
 LIMITS = (
-    Limits("7.0", 17, 16, 10, _UNKNOWN),
-    Limits("7.0 Update 2", 19, 16, 10, 10),
-    Limits("8.0", 20, 32, _UNKNOWN, 10),
-    Limits("8.0 Update 1", 20, 64, _UNKNOWN, 10),
-    Limits("8.0 Update 2", 21, 128, _UNKNOWN, 10),
+    DeviceLimits("7.0", 17, 16, 10, _UNKNOWN),
+    DeviceLimits("7.0 Update 2", 19, 16, 10, 10),
+    DeviceLimits("8.0", 20, 32, _UNKNOWN, 10),
+    DeviceLimits("8.0 Update 1", 20, 64, _UNKNOWN, 10),
+    DeviceLimits("8.0 Update 2", 21, 128, _UNKNOWN, 10),
 )
 
 
 def hardware_version(snapshot: SnapshotRecord) -> int | Unknown:
     """Return a lower limit of the VM's virtual hardware version.
 
-    The guest sees only the product name of DMI, which changes with some versions.
+    The guest sees only the product name of DMI. It changes with some versions only.
     """
     product = snapshot.host.product
     if isinstance(product, Unknown):
@@ -80,42 +80,58 @@ def hardware_version(snapshot: SnapshotRecord) -> int | Unknown:
 
 
 def passthrough_words() -> str:
-    """Return the limits of passthrough devices in words."""
+    """Return the limits of passthrough devices in words.
+
+    Examples
+    --------
+    >>> passthrough_words()
+    '16 in vSphere 7, 32 from 8.0 on, 64 from 8.0 Update 1 on, 128 from 8.0 Update 2 on'
+    """
     words = [f"{LIMITS[0].passthrough} in vSphere 7"]
-    words += [f"{one.passthrough} from {one.release} on" for one in LIMITS if one.release >= "8.0"]
+    words += [
+        f"{limits.passthrough} from {limits.release} on"
+        for limits in LIMITS
+        if limits.release >= "8.0"
+    ]
     return ", ".join(words)
 
 
 def reached_limits(snapshot: SnapshotRecord) -> Iterator[tuple[str, str]]:
-    """Yield which devices are as many as a release permits, and the releases that do."""
+    """Yield the kinds of devices that have reached a release's limit, and those releases."""
     if snapshot.host.hypervisor != "VMware":
         return
     version = hardware_version(snapshot)
-    least = 0 if isinstance(version, Unknown) else version
+    lowest = 0 if isinstance(version, Unknown) else version
     counts = {
         "passthrough": _passthrough(snapshot),
         "nics": _virtual_nics(snapshot),
         "pvrdma": sum(map(is_pvrdma, snapshot.nics)),
     }
-    possible = [one for one in LIMITS if one.hardware_version >= least and _permits(one, counts)]
+    possible = [
+        limits
+        for limits in LIMITS
+        if limits.hardware_version >= lowest and _permits(limits, counts)
+    ]
     for name, count in counts.items():
-        reached = [f"{one.release} ({count})" for one in possible if getattr(one, name) == count]
+        reached = [
+            f"{limits.release} ({count})" for limits in possible if getattr(limits, name) == count
+        ]
         if reached:
             yield f"{count} {_DEVICES[name]}", ", ".join(reached)
 
 
-def _permits(limits: Limits, counts: Mapping[str, int]) -> bool:
+def _permits(limits: DeviceLimits, counts: Mapping[str, int]) -> bool:
     """Return whether a VM of this release may have so many devices; unknown limits permit all."""
-    known = ((getattr(limits, name), count) for name, count in counts.items())
-    return all(isinstance(most, Unknown) or count <= most for most, count in known)
+    pairs = ((getattr(limits, name), count) for name, count in counts.items())
+    return all(isinstance(maximum, Unknown) or count <= maximum for maximum, count in pairs)
 
 
 def _passthrough(snapshot: SnapshotRecord) -> int:
-    whole = {gpu.pci_address for gpu in snapshot.gpus if gpu.form in ("passthrough", "mig")}
+    gpus = {gpu.pci_address for gpu in snapshot.gpus if gpu.form in ("passthrough", "mig")}
     ports = {nic.pci_address for nic in snapshot.nics if nic.driver in _PASSTHROUGH_NICS}
-    return len([one for one in whole | ports if isinstance(one, str)])
+    return len([address for address in gpus | ports if isinstance(address, str)])
 
 
 def _virtual_nics(snapshot: SnapshotRecord) -> int:
-    """Count adapters; the interface of a PVRDMA adapter belongs to its port."""
+    """Count adapters. The interface of a PVRDMA adapter belongs to its port."""
     return sum(nic.driver in _VIRTUAL_NICS or is_pvrdma(nic) for nic in snapshot.nics)

@@ -2,7 +2,7 @@
 
 - `rank_messages`, `transfer_messages`, `completion_messages`, `prompt_messages`: messages between
   the kernel and a rank
-- `vm_messages`: what the ranks of a VM send, merged
+- `vm_messages`: messages of the ranks of a VM, merged
 - `agent_messages`: messages between the kernel and the agent of a VM
 - `warm_messages`: messages between a kernel and its warm process
 - `message`: the base class of messages, their codec and version
@@ -12,8 +12,8 @@
 - `transport`: which library carries collectives, over which network
 - `values`: pickles values for push and pull
 - `address`: how a process connects to the kernel
-- `link`: encrypted sockets between the kernel and its ranks; `socket_thread`: the thread of each,
-  and `wakeup` wakes it
+- `link`: encrypted sockets between the kernel and its ranks; `socket_thread`: the thread that
+  uses such a socket, and `wakeup` wakes it
 - `detached`: starts agents and other processes that continue after their kernel;
   `kernel_socket`: the socket at which a kernel attaches to such a process
 - `foreign_engine`: what an engine of another ipyparallel cluster reports
@@ -22,7 +22,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-# the codec only decodes messages whose modules have been imported
+# The codec only decodes messages whose modules have been imported.
 from workbench.wire import prompt_messages as prompt_messages
 from workbench.wire import rank_messages as rank_messages
 from workbench.wire import transfer_messages as transfer_messages

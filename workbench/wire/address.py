@@ -17,6 +17,13 @@ class Address:
         Identifies the process. `of_vm` gives the number for the stream of a VM.
     server_key, public_key, secret_key
         Empty for a socket in a folder that only this user can use.
+
+    Examples
+    --------
+    >>> address = Address("tcp://10.0.0.1:5555", "server", "public", "secret", rank=3)
+    >>> address.with_endpoint("ipc:///run/user/1000/records")
+    Address(endpoint='ipc:///run/user/1000/records', server_key='', public_key='', secret_key='',
+            rank=3)
     """
 
     endpoint: str
@@ -25,12 +32,12 @@ class Address:
     secret_key: str
     rank: int
 
-    def at(self, endpoint: str) -> Address:
-        """Return the address of a local endpoint, without keys."""
+    def with_endpoint(self, endpoint: str) -> Address:
+        """Return the address of a local endpoint, without keys, for the same rank."""
         return replace(self, endpoint=endpoint, server_key="", public_key="", secret_key="")
 
     def connect(self, client: Any) -> None:
-        """Connect a socket of ZeroMQ, encrypted if there are keys."""
+        """Connect a ZeroMQ socket, encrypted if there are keys."""
         if self.server_key:
             client.curve_serverkey = self.server_key.encode()
             client.curve_publickey = self.public_key.encode()
@@ -40,12 +47,24 @@ class Address:
 
 
 def of_vm(vm: int) -> int:
-    """Return the number of a VM among those of ranks, which are not negative."""
+    """Return the negative number that stands for a VM; numbers of ranks are not negative.
+
+    Examples
+    --------
+    >>> of_vm(0), of_vm(1)
+    (-1, -2)
+    """
     return -1 - vm
 
 
 def is_own_address(address: str) -> bool:
-    """Return whether an IPv4 or IPv6 address is one of this machine, where it can listen."""
+    """Return whether an IPv4 or IPv6 address belongs to this VM, so that it can listen there.
+
+    Examples
+    --------
+    >>> is_own_address("127.0.0.1")
+    True
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         try:

@@ -3,8 +3,8 @@
 The kernel sends `Attach` first; the agent answers with its complete state: `Hello`, `Facts`,
 `Loaded` and one `Started`, `Refused` or `Exited` for each rank's process so far.
 
-They travel over a socket, and over the pipes of a launcher such as ssh, where a login shell
-may print lines of its own: only lines that contain `MARK` are messages.
+Messages travel over a socket, and over the pipes of a launcher such as ssh. A login shell may
+print lines there, too: only lines that contain `MARK` are messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Attach:
     session
         Identifies the kernel's use of this agent; the same after a reconnect.
     silence_s
-        The connection counts as closed after so many seconds without a message, unless it is None.
+        The connection counts as closed after so many seconds without a message; None means never.
     """
 
     session: str
@@ -42,7 +42,7 @@ class Attach:
 
 @dataclass(frozen=True)
 class Load:
-    """Import PyTorch and a backend, with these settings for all ranks of the VM."""
+    """Asks the agent to import PyTorch and a backend, with settings for all ranks of the VM."""
 
     slots: int
     backend: str
@@ -52,12 +52,12 @@ class Load:
 
 @dataclass(frozen=True)
 class StartRank:
-    """Fork the rank of a slot.
+    """Asks the agent to fork the rank of a slot.
 
     Attributes
     ----------
     start
-        Identifies this attempt; the report on it has the same.
+        Identifies this attempt; the report on it repeats the id.
     connection
         ipyparallel's connection information, keys included.
     stream
@@ -74,14 +74,14 @@ class StartRank:
 
 @dataclass(frozen=True)
 class StopRanks:
-    """End the ranks of these slots."""
+    """Asks the agent to end the ranks of these slots."""
 
     slots: list[int]
 
 
 @dataclass(frozen=True)
 class SignalRanks:
-    """Send a signal to every rank."""
+    """Asks the agent to send a signal to every rank."""
 
     number: int
 
@@ -97,12 +97,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Ping:
-    """Shows that the kernel is there; answered with `Pong`."""
+    """Shows that the kernel is running; answered with `Pong`."""
 
 
 @dataclass(frozen=True)
 class End:
-    """End the ranks, and then yourself."""
+    """Asks the agent to end the ranks, and then itself."""
 
 
 # from the agent
@@ -110,14 +110,14 @@ class End:
 
 @dataclass(frozen=True)
 class Hello:
-    """Which process answers.
+    """Identifies the process that answers.
 
     Attributes
     ----------
     received
         How many messages of this session have arrived, `Attach` and `Ping` not counted.
     protocol, version
-        Of this package.
+        `PROTOCOL`, and the version of this package.
     began
         When the process started, in seconds since the epoch.
     connection
@@ -136,12 +136,12 @@ class Hello:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the VM has.
+    """Describes the VM.
 
     Attributes
     ----------
     machine
-        Its identity; None where it is unknown.
+        Identity of the VM; None if it is unknown.
     snapshot
         As `Snapshot.from_plain` reads it.
     numa_of
@@ -167,21 +167,22 @@ class Facts:
 
 @dataclass(frozen=True)
 class Loaded:
-    """PyTorch and the backend are imported, or could not be.
+    """Reports that PyTorch and the backend are imported, or could not be.
 
     Attributes
     ----------
     versions
         Versions of ``"torch"``, of ``"cuda"`` as PyTorch was built with it (empty without),
-        and of what the backend uses.
+        and of the libraries that the backend uses.
     threads
-        OpenMP threads of each rank; None where the user has chosen.
+        OpenMP threads of each rank; None if the user has set them.
     error
         Why it failed; empty otherwise.
     step
-        What failed: ``"directory"`` or ``"import"``.
+        The step that failed: ``"directory"`` or ``"import"``.
     pid, began
-        The process in which the agent continues, as in `Hello`, if it is another one now.
+        The process in which the agent continues, as in `Hello`, if the agent has changed to
+        another process.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -194,7 +195,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Started:
-    """The rank of a slot has a process."""
+    """Reports that the rank of a slot has a process."""
 
     slot: int
     start: str
@@ -203,7 +204,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Refused:
-    """The rank of a slot could not be started."""
+    """Reports that the rank of a slot could not be started."""
 
     slot: int
     start: str
@@ -212,16 +213,16 @@ class Refused:
 
 @dataclass(frozen=True)
 class Exited:
-    """A rank's process ended.
+    """Reports that a rank's process has ended.
 
     Attributes
     ----------
     code
-        As ``subprocess`` counts: negative for a signal.
+        Exit status as in ``subprocess``: negative for a signal.
     oom
-        What is known about memory having run out, or an empty string.
+        What is known about memory that ran out, or an empty string.
     log
-        The last lines that it wrote.
+        The last lines of its log.
     """
 
     pid: int
@@ -232,7 +233,7 @@ class Exited:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question, or why there is none."""
+    """Answers a question, or gives the reason why it cannot be answered."""
 
     id: str
     answer: Any = None
@@ -241,28 +242,28 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pong:
-    """The answer to `Ping`; `received` as in `Hello`."""
+    """Answers a `Ping`; `received` as in `Hello`."""
 
     received: int
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """Another kernel has attached; this connection is closed next."""
+    """Reports that another kernel has attached; this connection is closed next."""
 
 
 @dataclass(frozen=True)
 class AgentEnded:
-    """Sent by the relay: the agent has ended.
+    """Reports that the agent has ended; sent by the relay.
 
     Attributes
     ----------
     code
-        Its exit status; None where it is unknown.
+        Its exit status; None if it is unknown.
     log
-        The last lines that it wrote.
+        The last lines of its log.
     why
-        Why the relay has ended it; empty if it has not.
+        Why the relay has ended it; empty otherwise.
     """
 
     code: int | None
@@ -271,8 +272,8 @@ class AgentEnded:
 
 
 _MESSAGES: dict[str, Any] = {
-    one.__name__: one
-    for one in (
+    message_class.__name__: message_class
+    for message_class in (
         *(Attach, Load, StartRank, StopRanks, SignalRanks, Ask, Ping, End),
         *(Hello, Facts, Loaded, Started, Refused, Exited, Answer, Pong, Replaced, AgentEnded),
     )
@@ -280,41 +281,59 @@ _MESSAGES: dict[str, Any] = {
 
 
 def encode(message: Any) -> bytes:
-    """Return a message as one line."""
-    # not asdict(): it copies a snapshot value by value
+    r"""Return a message as one line.
+
+    Examples
+    --------
+    >>> encode(Pong(received=3))
+    b'\x1eworkbench ["Pong", {"received": 3}]\n'
+    """
+    # asdict() is not used, as it copies a snapshot value by value.
     return MARK + json.dumps([type(message).__name__, vars(message)], default=vars).encode() + b"\n"
 
 
 class MessageReader:
-    """Splits a stream of bytes into messages.
+    r"""Splits a stream of bytes into messages.
 
     Parameters
     ----------
     other
-        Called with the text of each line that is not a message, such as what a login shell
-        prints, and with an error for each message that cannot be read.
+        Called with the text of each line that is not a message, such as the output of a login
+        shell, and with an error for each message that cannot be read.
 
     Attributes
     ----------
     pending_bytes
         The length of the line that is not complete.
+
+    Examples
+    --------
+    >>> lines = []
+    >>> reader = MessageReader(lines.append)
+    >>> reader.feed(b"Welcome to vm1\n" + encode(Pong(3))[:20])
+    []
+    >>> lines
+    ['Welcome to vm1']
+    >>> reader.feed(encode(Pong(3))[20:])
+    [Pong(received=3)]
     """
 
     def __init__(self, other: Callable[[str], None] = lambda _: None) -> None:
         self._other = other
-        self._rest: list[bytes] = []
-        """The pieces of the line that is not complete, which are joined only once."""
+        self._incomplete: list[bytes] = []
+        """The pieces of the line that is not complete. They are joined only once."""
         self.pending_bytes = 0
 
     def feed(self, data: bytes) -> list[Any]:
-        """Return the messages that are complete now, in order."""
+        """Return the messages that are now complete, in order."""
         first, *others = data.split(b"\n")
-        self._rest.append(first)
+        self._incomplete.append(first)
         self.pending_bytes += len(first)
         if not others:
             return []
-        lines = [b"".join(self._rest), *others[:-1]]
-        self._rest, self.pending_bytes = [others[-1]], len(others[-1])
+        lines = [b"".join(self._incomplete), *others[:-1]]
+        self._incomplete = [others[-1]]
+        self.pending_bytes = len(others[-1])
         return [message for line in lines if (message := self._read(line)) is not None]
 
     def _read(self, line: bytes) -> Any:

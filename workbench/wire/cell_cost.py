@@ -1,4 +1,4 @@
-"""What a cell has cost a rank, as the rank answers a call through ipyparallel."""
+"""The cost of a cell on a rank, which the rank returns from a call through ipyparallel."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class CellCost:
     Attributes
     ----------
     wall_ns
-        Time in which the cell's code ran.
+        Time during which the cell's code ran.
     cpu_ns
         CPU time of all threads of the process until the records of the cell were sent. The
         worker processes of a DataLoader are not included.
     thread_ns
         CPU time of the main thread in the cell's code.
     iterations
-        How many iterations were recorded; None if the cell was not recorded.
+        Number of recorded iterations; None if the cell was not recorded.
     hooked
-        Whether communication hooks of DDP models, which cannot be removed, were called although
-        the cell was not recorded.
+        Whether communication hooks of DDP models were called although the cell was not recorded.
+        Such hooks cannot be removed.
     """
 
     wall_ns: int

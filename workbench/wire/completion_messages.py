@@ -1,4 +1,4 @@
-"""The messages that complete the attributes of a rank's objects."""
+"""Messages for completing the attributes of a rank's objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AttributesRequest(Message):
     number
         Identifies the request; the answer repeats it.
     path
-        Where the object is: the name of a variable, and names of attributes from there on.
+        Location of the object: the name of a variable, then names of attributes.
     """
 
     number: int
@@ -32,8 +32,8 @@ class Attributes(Message):
     number
         As in the request.
     names
-        The names of the attributes; none if the object cannot be found without running code of
-        its classes, or a cell runs.
+        The names of the attributes; empty if the object cannot be found without running code of
+        its classes, or if a cell is running.
     """
 
     number: int

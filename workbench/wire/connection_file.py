@@ -1,4 +1,4 @@
-"""ipyparallel's connection files, which exist before they are complete."""
+"""Wait for ipyparallel's connection files. They exist before they are complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POLL_S = 0.01
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether the controller has finished writing a connection file."""
+    """Return whether the controller has finished writing a connection file."""
     try:
         json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
@@ -22,12 +22,17 @@ def _is_complete(path: Path) -> bool:
 def wait_until_complete(
     path: Path, timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> bool:
-    """Wait for a complete file; return whether there is one within `timeout_s`.
+    """Wait for a complete file. Return whether it was complete within `timeout_s`.
 
     Parameters
     ----------
     check
         Called repeatedly; may raise an exception to end the wait.
+
+    Examples
+    --------
+    >>> wait_until_complete(Path("/nonexistent/engine.json"), timeout_s=0)
+    False
     """
     deadline = time.monotonic() + timeout_s
     while not _is_complete(path):

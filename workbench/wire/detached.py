@@ -2,13 +2,14 @@
 
 The agent of a VM and ipyparallel's controller are such processes. `start` passes the
 listening socket as standard input, as inetd does, so that connections succeed at once.
-`workbench.wire.kernel_socket` is the process's side: there it ends when no kernel needs it.
-The kernel starts an agent on its own machine, and `workbench.agent.relay` starts one on a VM.
+`workbench.wire.kernel_socket` is the other end: it detects that no kernel needs the process.
+The kernel starts an agent on its own VM, and `workbench.agent.relay` starts it on other VMs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -22,16 +23,19 @@ from typing import IO, Any, Protocol
 
 import psutil
 
+_log = logging.getLogger(__name__)
+
 PATH_BYTES = 107
-"""Longest path of a Unix socket that can be used as its address (see unix(7))."""
+"""Maximum length of a Unix socket's path that can be used as its address (see unix(7))."""
 UNKNOWN_STATUS = -(1 << 16)
-"""The exit status of a process whose parent has ended before it, so that nobody knows it."""
-_SOCKET, _LOG = "agent.sock", "agent.log"
+"""Exit status of a process whose parent ended first, so that its status cannot be known."""
+_SOCKET = "agent.sock"
+_LOG = "agent.log"
 _LOG_BYTES = 4096
 
 
-class Process(Protocol):
-    """A process that was started here: what is used of `subprocess.Popen`."""
+class DetachedProcess(Protocol):
+    """A process that was started here: the part of `subprocess.Popen` that is used."""
 
     @property
     def pid(self) -> int:
@@ -41,7 +45,7 @@ class Process(Protocol):
         """Return its exit status, or None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and return its exit status."""
+        """Wait until it ends, and return its exit status."""
 
     def kill(self) -> None:
         """Send it SIGKILL."""
@@ -50,14 +54,16 @@ class Process(Protocol):
 class Spawn(Protocol):
     """Starts ``python -m MODULE ARGUMENTS`` in its own session, with these descriptors."""
 
-    def __call__(self, module: str, arguments: list[str], server: int, output: int) -> Process:
+    def __call__(
+        self, module: str, arguments: list[str], server: int, output: int
+    ) -> DetachedProcess:
         """Start it with `server` as standard input; raise `OSError` if that is not possible."""
 
 
 def spawn(
     module: str, arguments: list[str], server: int, output: int, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a new interpreter; see `Spawn`. `options` are further ones of `subprocess.Popen`."""
+    """Start a new interpreter; see `Spawn`. `options` are passed to `subprocess.Popen`."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdin=server,
@@ -70,8 +76,8 @@ def spawn(
 
 def start(
     path: Path, module: str, arguments: list[str], log: Path, spawn: Spawn = spawn
-) -> tuple[Process, socket.socket]:
-    """Run a module in a process in its own session; return the process and a connection to it.
+) -> tuple[DetachedProcess, socket.socket]:
+    """Run a module in a process in its own session. Return the process and a connection to it.
 
     Parameters
     ----------
@@ -82,42 +88,44 @@ def start(
     log
         File for its standard output and error.
     spawn
-        How the process is made.
+        Starts the process.
 
     Raises
     ------
     OSError
-        The socket cannot be made, or the program cannot be started.
+        The socket cannot be created, or the program cannot be started.
     """
     with socket.socket(socket.AF_UNIX) as server, log.open("wb") as output:
         check_private(path.parent)
-        with _short(path) as address:
+        with _short_address(path) as address:
             server.bind(address)
         server.listen(8)
         client = None
         try:
-            # before the process runs, which may end soon if no kernel is connected
+            # Connect before the process runs: it may end soon if no kernel is connected.
             client = connect(path)
-            return spawn(module, arguments, server.fileno(), output.fileno()), client
+            process = spawn(module, arguments, server.fileno(), output.fileno())
         except OSError:
             if client is not None:
                 client.close()
             path.unlink()
             raise
+        _log.debug("Started %s as process %d at %s", module, process.pid, path)
+        return process, client
 
 
 def connect(path: Path, timeout_s: float | None = None) -> socket.socket:
-    """Connect to a detached process; `timeout_s` is the longest wait for it, without end if None.
+    """Connect to a detached process, within `timeout_s` seconds unless that is None.
 
     Raises
     ------
     OSError
-        It has ended, or its folder is not this user's own.
+        The process has ended, or its folder does not belong to this user alone.
     """
     check_private(path.parent)
     client = socket.socket(socket.AF_UNIX)
     try:
-        with _short(path) as address:
+        with _short_address(path) as address:
             client.settimeout(timeout_s)
             client.connect(address)
             client.settimeout(None)
@@ -128,8 +136,8 @@ def connect(path: Path, timeout_s: float | None = None) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """Yield an address for a socket that is short enough, however long its path is."""
+def _short_address(path: Path) -> Iterator[str]:
+    """Yield an address for a socket that is short enough, regardless of its path's length."""
     if len(os.fsencode(path)) <= PATH_BYTES:
         yield str(path)
         return
@@ -142,15 +150,16 @@ def _short(path: Path) -> Iterator[str]:
 
 def check_private(folder: Path) -> None:
     """Raise `PermissionError` unless only this user can use a folder."""
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+    status = folder.lstat()
+    is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+    if not stat.S_ISDIR(status.st_mode) or not is_private:
         raise PermissionError(f"{folder}: not a folder of this user alone. Remove it.")
 
 
 def kill_group(leader: psutil.Process) -> None:
-    """Kill the processes of a group, of which the leader may have ended.
+    """Kill the processes of a group. Its leader may have ended.
 
-    If another process has the leader's id now, nothing is killed: the system reuses an id only
+    If another process now has the leader's id, nothing is killed: the system reuses an id only
     when no process is left in the group.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -158,10 +167,17 @@ def kill_group(leader: psutil.Process) -> None:
             return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader.pid, signal.SIGKILL)
+        _log.debug("Killed the process group %d", leader.pid)
 
 
 def exit_text(code: int) -> str:
-    """Return an exit status in words, such as ``"was killed by SIGKILL"``."""
+    """Return an exit status in words.
+
+    Examples
+    --------
+    >>> exit_text(1), exit_text(-9)
+    ('ended with exit status 1', 'was killed by SIGKILL')
+    """
     if code == UNKNOWN_STATUS:
         return "is gone"
     if code >= 0:
@@ -178,15 +194,15 @@ def start_agent(
     parent: int | None = None,
     first_s: float | None = None,
     spawn: Spawn = spawn,
-) -> tuple[Process, socket.socket]:
-    """Create an agent's folder and start the agent; return the process and a connection.
+) -> tuple[DetachedProcess, socket.socket]:
+    """Create an agent's folder and start the agent. Return the process and a connection.
 
     Parameters
     ----------
     grace_s
         The agent ends after so many seconds without a kernel.
     parent
-        Process id of this process, if the agent must end with it.
+        Process id of the kernel, if the agent must end with it.
     first_s
         As in `workbench.wire.kernel_socket.KernelSocket`.
     spawn
@@ -195,7 +211,7 @@ def start_agent(
     Raises
     ------
     OSError
-        It cannot be started.
+        The agent cannot be started.
     """
     folder.mkdir(mode=0o700)
     arguments = [str(grace_s), str(parent or 0), *([] if first_s is None else [str(first_s)])]
@@ -207,23 +223,23 @@ def start_agent(
 
 
 def connect_agent(folder: Path) -> socket.socket:
-    """Connect to the agent of a folder.
+    """Connect to the agent that uses a folder.
 
     Raises
     ------
     OSError
-        It has ended.
+        The agent has ended.
     """
     return connect(folder / _SOCKET)
 
 
 def open_log(folder: Path) -> IO[bytes]:
-    """Open the log of the agent of a folder; it can be read even after the folder is removed."""
+    """Open the log of the agent that uses a folder. It stays readable if the folder is removed."""
     return (folder / _LOG).open("rb")
 
 
 def agent_log_tail(folder: Path) -> str:
-    """Return the end of the log of the agent of a folder."""
+    """Return the end of the log of the agent that uses a folder."""
     return log_tail(folder / _LOG)
 
 

@@ -1,4 +1,4 @@
-"""What an engine that another ipyparallel cluster has started reports about itself."""
+"""Report of an engine that another ipyparallel cluster has started, about itself."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GIVEN_GPUS = "WORKBENCH_GIVEN_GPUS"
-"""Set for an agent whose CUDA_VISIBLE_DEVICES has all GPUs that its ranks may use."""
+"""Set for an agent if its CUDA_VISIBLE_DEVICES has all GPUs that its ranks may use."""
 TUNNEL = "WORKBENCH_TUNNEL"
-"""The variable with the keys and the address of the kernel's end of `workbench.agent.tunnel`."""
+"""Variable with the keys and the address of the kernel's end of `workbench.agent.tunnel`."""
 
 
 @dataclass(frozen=True)
 class ForeignEngine:
-    """An engine's process and its machine.
+    """An engine's process and its VM.
 
     Attributes
     ----------
     machine
         As `workbench.resources.host.machine.machine_identity`; None if it is not known.
     host, job
-        The machine's name, and the cgroups of the process, which two jobs do not share.
+        The VM's host name, and the cgroups of the process. Two jobs do not share their cgroups.
     pid, began
-        The process, and when it began, as `start_ticks`.
+        The process id, and when the process began, as `start_ticks`.
     python, executable
         The version and the path of its interpreter.
     cores, gpus
         The cores on which it may run, and its CUDA_VISIBLE_DEVICES; None if that is not set.
     routes
-        The addresses of the kernel's machine that it reaches, each with its own address there.
+        The addresses of the kernel's VM that it reaches, each with the local address used for it.
     """
 
     machine: str | None
@@ -46,7 +46,7 @@ class ForeignEngine:
 def start_ticks(pid: int) -> int | None:
     """Return when a process began, in clock ticks since the boot; None if it has ended.
 
-    psutil's `create_time` is a date, which changes when the clock is set.
+    psutil's `create_time` is a date, so it changes when the clock is set.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -1,8 +1,9 @@
-"""The socket of a detached process, at which one kernel at a time attaches."""
+"""The socket of a detached process. One kernel at a time attaches to it."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import selectors
 import socket
@@ -12,17 +13,19 @@ from typing import Any
 
 from workbench.wire.agent_messages import Attach, MessageReader, Replaced, encode
 
+_log = logging.getLogger(__name__)
+
 _WRITE_S = 5.0
 """A kernel that does not read for so long is disconnected."""
-_NEWCOMERS = 16
-"""Most connections that have not sent `Attach`; the oldest are closed."""
+_MAX_UNATTACHED = 16
+"""Maximum number of connections that have not sent `Attach`; beyond it the oldest is closed."""
 _MAX_FIRST_BYTES = 1 << 16
-"""Most bytes of the first line of a connection; `Attach` has less than 200."""
+"""Maximum size of the first line of a connection; `Attach` has less than 200 bytes."""
 _FIRST_S = 60.0
 
 
 class _Parent:
-    """The kernel with which this process must end; it need not be the parent in the system's sense.
+    """The kernel with which this process must end. It need not be the operating system's parent.
 
     Attributes
     ----------
@@ -41,7 +44,7 @@ class _Parent:
                 self.descriptor = os.pidfd_open(pid)
             except ProcessLookupError:
                 self.ended = True
-            except OSError:  # this system cannot; the kernel is then the parent
+            except OSError:  # not supported by this system; the kernel is then the parent
                 self.descriptor = None
 
     def has_ended(self) -> bool:
@@ -54,8 +57,8 @@ class _Parent:
 class KernelSocket:
     """Accepts kernels at the listening socket that `workbench.wire.detached` passed as stdin.
 
-    A connection takes the place of the kernel's when its first message is `Attach`. Use it in one
-    thread.
+    A connection replaces the kernel's connection when its first message is `Attach`. Use it in
+    one thread.
 
     Parameters
     ----------
@@ -65,9 +68,9 @@ class KernelSocket:
         Process id of the kernel, if the process must end together with it. The kernel is its
         parent, or the parent of the warm process that has forked it.
     first_s
-        The process must end after so many seconds if no kernel has attached yet: the start of
-        which it is a part has failed. None if the kernel has connected before: `grace_s`, and
-        at most a minute.
+        The process must end after so many seconds if no kernel has attached yet, because the
+        start that created it has failed. None if the kernel has connected before: then the limit
+        is `grace_s`, and at most a minute.
 
     Attributes
     ----------
@@ -89,9 +92,9 @@ class KernelSocket:
         self._grace_s = grace_s
         self._limit_s = min(grace_s, _FIRST_S) if first_s is None else first_s
         self._client: socket.socket | None = None
-        self._newcomers: dict[socket.socket, MessageReader] = {}
+        self._unattached: dict[socket.socket, MessageReader] = {}
         self._reader = MessageReader()
-        self._heard = time.monotonic()
+        self._last_received_s = time.monotonic()
         """When the latest message arrived; without a client, when the latest one disconnected."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
@@ -99,12 +102,12 @@ class KernelSocket:
         if self._parent.descriptor is not None:
             self._selector.register(self._parent.descriptor, selectors.EVENT_READ)
 
-    def wake_by(self, descriptor: int) -> None:
-        """Let bytes in this pipe end the wait of `receive`, which discards them."""
+    def add_wakeup(self, descriptor: int) -> None:
+        """Make bytes in this pipe end the wait of `receive`, which discards them."""
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def receive(self, wait_s: float) -> list[Any]:
-        """Return the kernel's messages, after waiting for them up to `wait_s`."""
+        """Return the kernel's messages, after waiting for them for at most `wait_s`."""
         messages = []
         for key, _ in self._selector.select(wait_s):
             if key.fileobj is self._server:
@@ -113,20 +116,21 @@ class KernelSocket:
                 self._parent.ended = True
             elif isinstance(key.fileobj, int):
                 os.read(key.fileobj, 4096)
-            elif key.fileobj in self._newcomers:
+            elif key.fileobj in self._unattached:
                 messages += self._read_first(key.fileobj)
-            elif key.fileobj is self._client:  # it may have been closed meanwhile
+            elif key.fileobj is self._client:  # an earlier event may have closed it
                 messages += self._read()
-        if self._client is not None and time.monotonic() - self._heard > self.silence_s:
+        if self._client is not None and time.monotonic() - self._last_received_s > self.silence_s:
+            _log.info("Disconnecting the kernel: no message for %g s", self.silence_s)
             self._drop()
         return messages
 
-    def heard(self) -> None:
+    def restart_silence(self) -> None:
         """Restart the measurement of the kernel's silence, after work that delayed reading."""
-        self._heard = time.monotonic()
+        self._last_received_s = time.monotonic()
 
     def send(self, message: Any) -> None:
-        """Send a message; drop it if no kernel is attached or reads it."""
+        """Send a message. Drop it if no kernel is attached or the kernel does not read."""
         if self._client is not None:
             try:
                 self._client.sendall(encode(message))
@@ -135,19 +139,20 @@ class KernelSocket:
 
     @property
     def abandoned(self) -> bool:
-        """Whether no kernel was attached for the grace period, or the parent has ended."""
+        """Whether no kernel was attached for the grace period, or the kernel has ended."""
         if self._parent.has_ended():
             return True
-        if self._client is not None or self._newcomers:  # one of them may be about to attach
+        # A connection that has not attached yet may be about to do so.
+        if self._client is not None or self._unattached:
             return False
-        return time.monotonic() - self._heard > self._limit_s
+        return time.monotonic() - self._last_received_s > self._limit_s
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that a forked process must close."""
-        sockets = [self._server, *self._newcomers]
+        sockets = [self._server, *self._unattached]
         if self._client is not None:
             sockets.append(self._client)
-        descriptors = [*(one.fileno() for one in sockets), self._selector.fileno()]
+        descriptors = [*(each.fileno() for each in sockets), self._selector.fileno()]
         if self._parent.descriptor is not None:
             descriptors.append(self._parent.descriptor)
         return descriptors
@@ -156,18 +161,18 @@ class KernelSocket:
         with contextlib.suppress(BlockingIOError):
             client, _ = self._server.accept()
             client.settimeout(_WRITE_S)
-            self._newcomers[client] = MessageReader()
+            self._unattached[client] = MessageReader()
             self._selector.register(client, selectors.EVENT_READ)
-            if len(self._newcomers) > _NEWCOMERS:
-                self._close(next(iter(self._newcomers)))
+            if len(self._unattached) > _MAX_UNATTACHED:
+                self._close(next(iter(self._unattached)))
 
     def _read_first(self, client: socket.socket) -> list[Any]:
-        """Read from a connection that has not attached; return its messages when it has."""
+        """Read from a connection that has not attached; return its messages once it has."""
         try:
             data = client.recv(1 << 16)
         except OSError:
             data = b""
-        reader = self._newcomers[client]
+        reader = self._unattached[client]
         messages = reader.feed(data)
         unknown = messages and not isinstance(messages[0], Attach)
         if not data or unknown or (not messages and reader.pending_bytes > _MAX_FIRST_BYTES):
@@ -176,14 +181,17 @@ class KernelSocket:
         if messages:
             self.send(Replaced())
             self._drop()
-            self._client, self._reader = client, reader
-            del self._newcomers[client]
-            self._heard, self._limit_s = time.monotonic(), self._grace_s
+            self._client = client
+            self._reader = reader
+            del self._unattached[client]
+            self._last_received_s = time.monotonic()
+            self._limit_s = self._grace_s
+            _log.debug("A kernel attached, session %s", messages[0].session)
         return messages
 
     def _close(self, client: socket.socket) -> None:
         """Close a connection that has not attached."""
-        del self._newcomers[client]
+        del self._unattached[client]
         self._selector.unregister(client)
         client.close()
 
@@ -196,7 +204,7 @@ class KernelSocket:
         if not data:
             self._drop()
             return []
-        self._heard = time.monotonic()
+        self._last_received_s = time.monotonic()
         return self._reader.feed(data)
 
     def _drop(self) -> None:
@@ -204,5 +212,6 @@ class KernelSocket:
             self._selector.unregister(self._client)
             self._client.close()
             self._client = None
-            self._heard = time.monotonic()
+            self._last_received_s = time.monotonic()
+            _log.debug("The kernel is disconnected")
             self.silence_s = float("inf")

@@ -1,4 +1,4 @@
-"""The names and sizes of the collectives of an iteration, to which its record refers."""
+"""The names and sizes of the collectives of an iteration. Its record refers to them."""
 
 from __future__ import annotations
 
@@ -15,34 +15,43 @@ class Layout(Message):
     Attributes
     ----------
     number
-        How records of this rank refer to it.
+        The number by which records of this rank refer to the layout.
     names
         The tensors' names, as Horovod negotiates them.
     sizes_bytes
-        Bytes on the wire of each, after compression.
+        Size of each collective on the wire, after compression.
     tensors
-        Tensors in each (more than one in a group).
+        Number of tensors in each (more than one in a group).
     kinds
         ``"allreduce"``, ``"adasum"``, ``"sparse allreduce"``, ``"allgather"``,
-        ``"broadcast"``, ``"alltoall"``, ``"reducescatter"``, or of torch.distributed also
+        ``"broadcast"``, ``"alltoall"``, ``"reducescatter"``; with torch.distributed also
         ``"reduce"``, ``"gather"``, ``"scatter"``, ``"send"`` and ``"recv"``.
     process_sets
-        Horovod's number of the process set that each ran in, or for a process group of
-        torch.distributed a larger number made from its name; 0 is all ranks.
+        Horovod's number of each collective's process set. For a process group of
+        torch.distributed, a larger number made from its name. 0 is all ranks.
     ranks
-        Ranks in that process set.
+        Number of ranks in that process set.
     by
-        Who called it: ``"optimizer"``, ``"ddp"``, ``"fsdp"``, ``"zero"``, ``"dtensor"``,
-        ``"pipeline"``, or ``"cell"`` where the cell did itself.
+        The caller: ``"optimizer"``, ``"ddp"``, ``"fsdp"``, ``"zero"``, ``"dtensor"``,
+        ``"pipeline"``, or ``"cell"`` if the cell's code called it.
     libraries
-        What transferred it, such as ``"GLOO_ALLREDUCE"``; empty where that is not known, and
-        neither are the times of the transfer.
+        The library operation that transferred it, such as ``"GLOO_ALLREDUCE"``; empty if that is
+        not known. The times of the transfer are unknown then, too.
     groups
-        The name that the user gave to the process group of each, such as that of a dimension of
-        a DeviceMesh; empty without one. Not given: none has a name.
+        The name that the user gave to the process group of each, such as the name of a dimension
+        of a DeviceMesh; empty without a name. By default, no group has a name.
     peers
-        The rank to which each is sent, or from which it is received; -1 if unknown, and for
-        collectives. Not given: -1.
+        The destination or source rank of each send or receive; -1 if unknown, and for
+        collectives. By default -1.
+
+    Examples
+    --------
+    >>> layout = Layout(
+    ...     number=1, names=("fc.weight",), sizes_bytes=(4096,), tensors=(1,),
+    ...     kinds=("allreduce",), process_sets=(0,), ranks=(2,), by=("optimizer",),
+    ...     libraries=("GLOO_ALLREDUCE",))
+    >>> layout.peers
+    (-1,)
     """
 
     number: int
@@ -68,7 +77,7 @@ class Layout(Message):
         Raises
         ------
         WireError
-            It has more of one column than of another.
+            The columns differ in length.
         """
         counts = {len(column) for column in vars(self).values() if isinstance(column, tuple)}
         if len(counts) > 1:

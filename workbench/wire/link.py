@@ -2,8 +2,8 @@
 
 The kernel binds an `Inbox` (ROUTER), each rank connects an `Outbox` (DEALER).
 Both are CURVE sockets (https://rfc.zeromq.org/spec/26/): the rank knows the kernel's public
-key, and the kernel accepts only the keys that it made for its own ranks. Keys reach the ranks
-through ipyparallel's signed channel. Each socket is used by one thread only.
+key, and the kernel accepts only the keys that it created for its own ranks. Keys reach the ranks
+through ipyparallel's signed channel. Only one thread uses each socket.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _log = logging.getLogger(__name__)
 _SEND_MS = 200
 """How long a thread waits to send before it checks whether its socket is being closed."""
 _NO_MEMORY_S = 5.0
-"""For how long a message is kept for which a cell has left no memory."""
+"""How long a message is kept while a cell leaves no memory to encode it."""
 _DOMAIN = "workbench"
-_AT_ONCE = 100
+_MAX_MESSAGES = 100
+"""Maximum number of messages that the inbox handles before it sends again."""
 _MANY_PEERS = 16
 _GATHER_S = 0.005
 _IDENTITY = re.compile(rb"-?\d{1,9}")  # of a rank, or of a VM (`address.of_vm`)
 
 
-class _KnownKeys:
+class _AcceptedKeys:
     """A credentials provider for zmq.auth that accepts the keys of this cluster."""
 
     def __init__(self) -> None:
@@ -61,11 +62,11 @@ class Inbox(SocketThread):
         Called with a `WireError` for a message that cannot be read or handled; its cause is the
         exception. By default, both are logged.
     after
-        Called after the messages that have arrived together; with many peers, more of them
+        Called after the messages that have arrived together. With many peers, more messages
         arrive together, because the inbox waits some milliseconds for others.
     state
-        Result of `to_state` of an inbox in a previous kernel, which this one replaces: its ranks
-        connect to this one.
+        Result of `to_state` of an inbox in a previous kernel. This inbox replaces it, so that its
+        ranks connect here.
 
     Raises
     ------
@@ -87,7 +88,7 @@ class Inbox(SocketThread):
         self._handler = handler
         self._on_error = _log_error if on_error is None else on_error
         self._after = after
-        self._known = _KnownKeys()
+        self._accepted = _AcceptedKeys()
         self._auth = ThreadAuthenticator(self._context)
         try:
             self._open(f"tcp://{interface}", state)
@@ -96,20 +97,22 @@ class Inbox(SocketThread):
             raise
         self._outgoing: deque[tuple[int, Callable[[], Message]]] = deque()
         self._start(name)
+        _log.debug("Inbox %s is open at %s", name, self._endpoint)
 
     def _open(self, address: str, state: dict[str, Any] | None) -> None:
         self._auth.start()
-        self._auth.configure_curve_callback(domain=_DOMAIN, credentials_provider=self._known)
+        self._auth.configure_curve_callback(domain=_DOMAIN, credentials_provider=self._accepted)
         if state is None:
             self._public, self._secret = zmq.curve_keypair()
         else:
-            self._public, self._secret = state["public"].encode(), state["secret"].encode()
-            self._known.keys |= {key.encode() for key in state["known"]}
+            self._public = state["public"].encode()
+            self._secret = state["secret"].encode()
+            self._accepted.keys |= {key.encode() for key in state["known"]}
         self._socket.curve_server = True
         self._socket.curve_publickey = self._public
         self._socket.curve_secretkey = self._secret
         self._socket.zap_domain = _DOMAIN.encode()
-        # a rank may reconnect, or be replaced by one with its number
+        # A rank may reconnect, or be replaced by a process with the same number.
         self._socket.router_handover = True
         self._socket.rcvhwm = 0
         self._endpoint = self._bind(address, state)
@@ -132,22 +135,22 @@ class Inbox(SocketThread):
             "endpoint": self._endpoint,
             "public": self._public.decode(),
             "secret": self._secret.decode(),
-            "known": [key.decode() for key in self._known.keys],
+            "known": [key.decode() for key in self._accepted.keys],
         }
 
     def address_for(self, rank: int) -> Address:
-        """Make and accept a key pair for a rank (or `address.of_vm`); return how it connects."""
+        """Create and accept a key pair for a rank (or `address.of_vm`). Return its address."""
         public, secret = zmq.curve_keypair()
-        self._known.keys.add(public)
+        self._accepted.keys.add(public)
         server = self._public.decode()
         return Address(self._endpoint, server, public.decode(), secret.decode(), rank)
 
     def send(self, rank: int, message: Message) -> None:
-        """Send to one rank, from any thread; the message is dropped if it is not connected."""
+        """Send to one rank, from any thread. The message is dropped if it is not connected."""
         self.send_later(rank, lambda: message)
 
     def send_later(self, rank: int, make: Callable[[], Message]) -> None:
-        """Send the message that `make` returns; called in the inbox's thread at that moment."""
+        """Send the message that `make` returns. It is called in the inbox's thread when sending."""
         self._outgoing.append((rank, make))
         self._wakeup.set()
 
@@ -158,38 +161,39 @@ class Inbox(SocketThread):
         self._wakeup.clear()
         while self._outgoing:
             rank, make = self._outgoing.popleft()
-            self._try(f"Message to rank {rank}", partial(self._send, rank, make))
+            self._report_errors(f"Message to rank {rank}", partial(self._send, rank, make))
 
     def _send(self, rank: int, make: Callable[[], Message]) -> None:
         self._socket.send_multipart([str(rank).encode(), *make().encode()])
 
     def _readable(self) -> None:
-        """Handle what has arrived, at most `_AT_ONCE` messages, so that replies do not wait."""
-        if self._after is not None and len(self._known.keys) > _MANY_PEERS:
+        """Handle at most `_MAX_MESSAGES` messages that have arrived, so replies need not wait."""
+        if self._after is not None and len(self._accepted.keys) > _MANY_PEERS:
             time.sleep(_GATHER_S)
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_MESSAGES):
             try:
                 identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            # a process that was replaced has another identity: its number is another's now
+            # The identity of a replaced process does not match: another process has its number.
             if _IDENTITY.fullmatch(identity):
                 rank = int(identity)
                 handle = partial(self._handle, rank, frames)
-                self._try(f"Message of rank {rank}", handle)
+                self._report_errors(f"Message of rank {rank}", handle)
         if self._after is not None:
-            self._try("Messages of ranks", self._after)
+            self._report_errors("Messages of ranks", self._after)
 
     def _handle(self, rank: int, frames: list[bytes]) -> None:
         self._handler(rank, Message.decode(frames))
 
-    def _try(self, what: str, action: Callable[[], None]) -> None:
+    def _report_errors(self, subject: str, action: Callable[[], None]) -> None:
+        """Run an action; pass its exception to `on_error`, since it must not end the thread."""
         try:
             action()
         except WireError as error:
             self._on_error(error)
-        except Exception as error:  # noqa: BLE001 - one message must not end the thread
-            failure = WireError(f"{what}: failed, {error!r}.")
+        except Exception as error:  # noqa: BLE001 - a message must not end the thread
+            failure = WireError(f"{subject}: failed, {error!r}.")
             failure.__cause__ = error
             self._on_error(failure)
 
@@ -209,8 +213,8 @@ class Outbox(SocketThread):
     handler
         Called in the outbox's thread with each message from the kernel.
     delay_s
-        Messages are sent together when the wall clock is at a multiple of this: all ranks send
-        at the same time, so that none is a period behind the others. `flush` and `close` do
+        Messages are sent together when the wall clock is at a multiple of this. All ranks send
+        at the same time, so that no rank is a period behind the others. `flush` and `close` do
         not wait.
     """
 
@@ -229,7 +233,7 @@ class Outbox(SocketThread):
         address.connect(self._socket)
         self._queue: deque[Callable[[], list[Message]]] = deque()
         self._encoder: Encoder | None = None
-        """Has the messages of the first in the queue that have not been sent."""
+        """Has those messages of the first queued function that have not been sent."""
         self._no_memory_since: float | None = None
         self._frames: list[bytes] = []
         """The rest of the message that is being sent."""
@@ -249,7 +253,7 @@ class Outbox(SocketThread):
             self._wakeup.set()
 
     def flush(self, timeout_s: float = 2.0) -> bool:
-        """Wait until ZeroMQ has every message; return whether it has within the time."""
+        """Wait until ZeroMQ has every message. Return whether it has them within the time."""
         deadline = time.monotonic() + timeout_s
         while self._queue and time.monotonic() < deadline:
             self._hurry.set()
@@ -258,14 +262,14 @@ class Outbox(SocketThread):
         return not self._queue
 
     def close(self) -> None:
-        """Send what is queued, stop the thread and free the socket."""
+        """Send the queued messages, stop the thread and free the socket."""
         if not self._closing.is_set():
             self.flush()
         self._hurry.set()
         super().close()
 
     def _woken(self) -> None:
-        # until nothing is queued in time: who queues again and again wakes this thread only once
+        # Repeat until the queue is empty: a caller that queues often wakes this thread only once.
         self._wakeup.clear()
         while not self._closing.is_set():
             if self._delay_s:
@@ -274,19 +278,19 @@ class Outbox(SocketThread):
                 break
             self._drain()
         self._awake = False
-        self._drain()  # what was queued since
+        self._drain()  # messages that were queued in between
 
     def _readable(self) -> None:
         frames = self._socket.recv_multipart()
         try:
             self._handler(Message.decode(frames))
-        except Exception:  # noqa: BLE001 - one message must not end the thread
+        except Exception:  # noqa: BLE001 - a message must not end the thread
             traceback.print_exc()
 
     def _sends(self) -> bool:
-        """Send a message, even if it has to wait for the kernel; return False if closed meanwhile.
+        """Send a message, even if it has to wait for the kernel. Return False if closed before.
 
-        `close` frees the socket after some seconds, which must not be in use then.
+        `close` frees the socket after some seconds. It must not be in use then.
         """
         while self._frames:
             try:
@@ -302,8 +306,8 @@ class Outbox(SocketThread):
     def _next_frames(self, encoder: Encoder) -> list[bytes]:
         """Return the next message; without memory, raise a MemoryError for some time.
 
-        The thread tries again after it. Then messages are dropped until there is memory for one,
-        so that those that need less are sent.
+        The thread tries again after the error. Later, messages are dropped until there is memory
+        for one, so that messages that need less memory are sent.
         """
         since = self._no_memory_since
         try:
@@ -318,13 +322,13 @@ class Outbox(SocketThread):
         return frames
 
     def _drain(self) -> None:
-        """Send what is queued, from where a MemoryError has ended the previous call."""
+        """Send what is queued; continue where a MemoryError has ended the previous call."""
         while self._queue:
             if self._encoder is None:
                 self._encoder = Encoder(self._queue[0])
             self._frames = self._frames or self._next_frames(self._encoder)
             if not self._frames:
-                # removed only now: for `flush` an empty queue means that ZeroMQ has everything
+                # Removed only now: `flush` takes an empty queue to mean that ZeroMQ has everything.
                 self._queue.popleft()
                 self._encoder = None
             elif not self._sends():

@@ -11,7 +11,7 @@ from workbench.wire.vm_messages import are_ranks
 
 @dataclass(frozen=True)
 class LoggedValues(Message):
-    """Values of some iterations of one rank and cell, an item of each column for each value.
+    """Values of some iterations of one rank and cell. Each column has one item per value.
 
     Attributes
     ----------
@@ -20,7 +20,7 @@ class LoggedValues(Message):
     iterations
         Numbers of the iterations within the cell, as `IterationRecord.index`.
     names, values
-        What was logged; a value may be infinite or NaN.
+        The logged names and values; a value may be infinite or NaN.
     """
 
     cell: int
@@ -34,7 +34,7 @@ class LoggedValues(Message):
         Raises
         ------
         WireError
-            There are more of one column than of another, or a number is negative.
+            The columns differ in length, or a number is negative.
         """
         counts = {len(self.iterations), len(self.names), len(self.values)}
         if len(counts) > 1 or min((self.cell, *self.iterations)) < 0:
@@ -47,7 +47,7 @@ class LoggedValues(Message):
 
 @dataclass(frozen=True)
 class VmLoggedValues(Message):
-    """What several ranks of a VM have logged, with the rank of each."""
+    """Values that several ranks of a VM have logged, with the rank of each."""
 
     ranks: tuple[int, ...]
     logged: tuple[LoggedValues, ...]
@@ -58,6 +58,6 @@ class VmLoggedValues(Message):
             raise WireError(
                 f"Logged values of a VM: damaged, as its {len(self.ranks)} ranks are wrong."
             )
-        for one in self.logged:
-            one.check()
+        for values in self.logged:
+            values.check()
         return self

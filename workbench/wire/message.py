@@ -1,4 +1,4 @@
-"""The codec of messages: dataclasses whose fields are checked before any other code sees them.
+"""The codec of messages: dataclasses whose fields are checked before any other code uses them.
 
 A `Message` between the kernel and a rank travels as ZeroMQ frames: version, class name,
 the fields as a JSON object, then the bytes of the one field that holds bytes, if there is one.
@@ -29,7 +29,7 @@ _BINARY: dict[Any, tuple[float, float]] = {
     bytes | None: (0, 1),
     tuple[bytes, ...]: (0, math.inf),
 }
-"""Types of a field that is sent as frames, and how many frames it has at least and at most."""
+"""Types of a field that is sent as frames, each with its minimum and maximum number of frames."""
 _classes: dict[str, type[Message]] = {}
 _schemas: dict[Any, _Schema] = {}
 
@@ -37,7 +37,7 @@ _Reader = Callable[[Any], Any]
 
 
 class Message:
-    """Base class of the messages; `decode` knows every subclass that has been defined.
+    """Base class of messages; `decode` finds every subclass that has been defined.
 
     A field may have a type that `from_json` supports. One field may be bytes, bytes or None,
     or a tuple of bytes.
@@ -73,7 +73,8 @@ class Message:
                 f"Message of {len(frames)} frames: incomplete. A message has at least "
                 f"{_HEADER_FRAMES} frames."
             )
-        version, name = frames[0][0], frames[1].decode("utf-8", "replace")
+        version = frames[0][0]
+        name = frames[1].decode("utf-8", "replace")
         if version != VERSION:
             raise WireError(
                 f"Message of version {version}: this process reads version {VERSION}. "
@@ -106,11 +107,11 @@ def _schema(cls: Any) -> _Schema:
 
 
 def _read(cls: type[Message], content: Any, frames: list[bytes]) -> Message:
-    """Return the message with these fields; raise TypeError where they do not fit its class."""
+    """Return the message with these fields; raise TypeError if they do not fit its class."""
     schema = _schema(cls)
     values = _read_fields(schema.readers, content, strict=True)
-    least, most = _BINARY.get(schema.binary_type, (0, 0))
-    if not least <= len(frames) <= most:
+    min_frames, max_frames = _BINARY.get(schema.binary_type, (0, 0))
+    if not min_frames <= len(frames) <= max_frames:
         raise TypeError(f"{len(frames)} binary frames arrived")
     if schema.binary_type == tuple[bytes, ...]:
         values[schema.binary] = tuple(frames)
@@ -120,7 +121,7 @@ def _read(cls: type[Message], content: Any, frames: list[bytes]) -> Message:
 
 
 def from_json(cls: Any, content: Any, *, strict: bool = True) -> Any:
-    """Return an instance of a dataclass, made from a JSON object that is checked.
+    """Return an instance of a dataclass from a JSON object, after checking it.
 
     Parameters
     ----------
@@ -131,26 +132,35 @@ def from_json(cls: Any, content: Any, *, strict: bool = True) -> Any:
     content
         The JSON object, with dictionaries and lists as `json.loads` returns them.
     strict
-        Whether every field must be given. If not, fields may be missing that have a default,
-        and unknown fields, which a later version may send, are ignored.
+        Whether all fields must be present, and no others. If not, fields with a default may be
+        missing, and unknown fields, which a later version may send, are ignored.
 
     Raises
     ------
     ValueError, TypeError
         A field is missing, is unknown, or has another type.
+
+    Examples
+    --------
+    >>> from workbench.wire.cell_cost import CellCost
+    >>> from_json(CellCost, {"wall_ns": 1, "cpu_ns": 2, "thread_ns": 1, "iterations": None,
+    ...                      "hooked": "no"})
+    Traceback (most recent call last):
+    ...
+    TypeError: hooked: 'no' is not of type bool
     """
     return cls(**_read_fields(_schema(cls).readers, content, strict=strict))
 
 
 def _read_fields(readers: dict[str, _Reader], content: Any, *, strict: bool) -> dict[str, Any]:
-    given = _checked(dict, content)
-    if strict and given.keys() != readers.keys():
-        differ = ", ".join(sorted(given.keys() ^ readers.keys()))
+    fields_given = _checked(dict, content)
+    if strict and fields_given.keys() != readers.keys():
+        differ = ", ".join(sorted(fields_given.keys() ^ readers.keys()))
         raise TypeError(f"fields are missing or unknown: {differ[:200]}")
     values = {}
-    for name in readers.keys() & given.keys():
+    for name in readers.keys() & fields_given.keys():
         try:
-            values[name] = readers[name](given[name])
+            values[name] = readers[name](fields_given[name])
         except (ValueError, TypeError) as error:
             raise TypeError(f"{name}: {error}") from None
     return values
@@ -158,18 +168,20 @@ def _read_fields(readers: dict[str, _Reader], content: Any, *, strict: bool) -> 
 
 def _reader(hint: Any) -> _Reader:
     """Return a function that reads a plain JSON value as this type, or raises TypeError."""
-    origin, given = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin in {Union, UnionType}:
-        inner = _reader(given[0])
+        inner = _reader(arguments[0])
         return lambda value: None if value is None else inner(value)
     if origin is Literal:
-        return partial(_one_of, given)
+        return partial(_one_of, arguments)
     if origin in {list, tuple}:
-        inner = _reader(given[0])
+        inner = _reader(arguments[0])
         return lambda value: origin(map(inner, _checked(list, value)))
     if origin is dict:
-        key, inner = given[0], _reader(given[1])
-        return lambda value: {key(k): inner(one) for k, one in _checked(dict, value).items()}
+        key = arguments[0]
+        inner = _reader(arguments[1])
+        return lambda value: {key(k): inner(v) for k, v in _checked(dict, value).items()}
     if is_dataclass(hint):
         return partial(from_json, hint)
     if hint is Any:
@@ -197,7 +209,7 @@ def _number(value: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can carry instead of a dataclass, or of an integer of NumPy's."""
+    """Return a value that JSON can hold, for a dataclass or one of NumPy's integers."""
     return vars(value) if is_dataclass(value) else operator.index(value)
 
 
@@ -207,8 +219,8 @@ class Encoder:
     Parameters
     ----------
     make
-        The function; it is called again if it raised a MemoryError, and must not have removed
-        anything from elsewhere then.
+        The function. It is called again if it raised a MemoryError, so it must not have removed
+        anything from elsewhere by then.
     """
 
     def __init__(self, make: Callable[[], list[Message]]) -> None:
@@ -222,13 +234,13 @@ class Encoder:
         Parameters
         ----------
         last_attempt
-            Omit a message for which there is no memory, like one that cannot be encoded.
+            Whether to omit a message if there is no memory for it, as if it could not be encoded.
 
         Raises
         ------
         MemoryError
             There is no memory for the next message, and it is not the last attempt. Nothing was
-            omitted: another call returns the frames if there is memory then.
+            omitted: a later call returns the frames if there is memory by then.
         """
         if self._messages is None:
             self._messages = _result(self._make, last_attempt) or []
@@ -241,18 +253,18 @@ class Encoder:
 
 
 def _result(function: Callable[[], _T], last_attempt: bool) -> _T | None:
-    """Return the result, or None after an error, because one must not end the sender's thread."""
+    """Return the result, or None after an error, as it must not end the sender's thread."""
     try:
         return function()
     except MemoryError:
         if not last_attempt:
             raise
         _print_error()
-    except Exception:  # noqa: BLE001 - of a user's value
+    except Exception:  # noqa: BLE001 - a user's value may raise anything
         _print_error()
     return None
 
 
 def _print_error() -> None:
-    with suppress(MemoryError):  # there may be none for the text
+    with suppress(MemoryError):  # there may be no memory for the text
         traceback.print_exc()

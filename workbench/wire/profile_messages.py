@@ -1,8 +1,8 @@
-"""The messages of profiling the ranks with PyTorch's profiler.
+"""Messages for profiling the ranks with PyTorch's profiler.
 
-The kernel sends a `ProfileRequest`. A rank answers with `ProfileStarted` and `ProfileEnded`, whose
-trace the kernel then reads with `GetChunk`; `DropTransfer` with the number of the profile cancels
-it, or deletes the trace.
+The kernel sends a `ProfileRequest`. A rank answers with `ProfileStarted` and `ProfileEnded`. The
+kernel then reads the trace with `GetChunk`. `DropTransfer` with the number of the profile cancels
+the profile, or deletes the trace.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from workbench.wire.message import Message
 
 @dataclass(frozen=True)
 class ProfileRequest(Message):
-    """Asks a rank to profile the training of the running cell, or of the next one that trains.
+    """Asks a rank to profile the training of the running cell, or of the next cell that trains.
 
     Attributes
     ----------
     profile
-        Number of the profile, which no transfer and no cell has.
+        Number of the profile. No transfer and no cell has the same number.
     seconds
-        How long to profile; it ends with the iteration in which this time has passed.
+        How long to profile. The profile ends with the iteration in which this time has passed.
     iterations
-        Most iterations to profile; 0 for no limit.
+        Maximum number of iterations to profile; 0 for no limit.
     """
 
     profile: int
@@ -41,7 +41,7 @@ class ProfileStarted(Message):
 
 @dataclass(frozen=True)
 class ProfileEnded(Message):
-    """Reports that a rank has ended a profile, and what of it can be read.
+    """Reports that a rank has ended a profile, and the parts of it that can be read.
 
     Attributes
     ----------
@@ -55,9 +55,9 @@ class ProfileEnded(Message):
         When profiling began and ended, in nanoseconds of the rank's monotonic clock.
     marks
         Before and after the begin of each slice `MARK` of the trace, on the rank's monotonic
-        clock, one pair after the other.
+        clock in nanoseconds, one pair after the other.
     note
-        What is unusual about the profile, in sentences, or an empty text.
+        Unusual facts about the profile, in sentences, or an empty text.
     """
 
     profile: int

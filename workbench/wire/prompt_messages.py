@@ -1,4 +1,4 @@
-"""The messages with which a cell asks the user for a line of input."""
+"""Messages with which a cell asks the user for a line of input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from workbench.wire.message import Message
 
 PromptKind = Literal["breakpoint", "input", "password"]
-"""What asks: a debugger's prompt, ``input()``, or ``getpass()``."""
+"""The source of a request: a debugger's prompt, ``input()``, or ``getpass()``."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class InputRequest(Message):
     number
         Number of the request, counted by the rank; the reply repeats it.
     kind
-        What asks.
+        The source of the request.
     prompt
         The text before the input.
     """
@@ -44,7 +44,7 @@ class InputReply(Message):
     text
         The line without its end; None for the end of the input, or with a `refusal`.
     refusal
-        Why nobody can be asked, and what to do; empty where somebody was.
+        Why the user cannot be asked, and what to do; empty if the user was asked.
     """
 
     number: int

@@ -1,7 +1,7 @@
 """The messages between the kernel and its ranks, one dataclass each.
 
-Those of a push or pull are in `workbench.wire.transfer_messages`. `RankGreeting` and `RingCheck`
-are not sent as messages: ranks return them from calls through ipyparallel.
+The messages of a push or pull are in `workbench.wire.transfer_messages`. `RankGreeting` and
+`RingCheck` are not sent as messages: ranks return them from calls through ipyparallel.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from workbench.wire.prompt_messages import InputRequest, PromptKind
 from workbench.wire.transport import Transport
 
 MEASUREMENT = "# a measurement of Gradient Workbench\n"
-"""Begin of the source of a cell that does not run among the names of the user's cells."""
+"""Begin of the source of a cell that runs outside the namespace of the user's cells."""
 
-# clocks
+# Clocks.
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ClockPing(Message):
 
 @dataclass(frozen=True)
 class ClockPong(Message):
-    """Answers a `ClockPing`, whose fields it repeats.
+    """Answers a `ClockPing` and repeats its fields.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class ClockPong(Message):
     answered_ns: int
 
 
-# what a rank does
+# The activity of a rank.
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,14 @@ class StateRequest(Message):
     Attributes
     ----------
     asked_s
-        When it was asked, in seconds of the kernel's monotonic clock; the answer repeats it.
+        When the request was sent, in seconds of the kernel's monotonic clock. The answer repeats
+        it.
     stack
         Whether the answer includes the Python stack of the main thread.
     outstanding
         Whether the answer includes the names of collectives that are not completed.
     for_stall_report
-        Whether the answer is for the stall report; the answer repeats it.
+        Whether the answer is for the stall report; repeated in the answer.
     """
 
     asked_s: float = 0.0
@@ -83,48 +84,48 @@ InterruptStage = Literal["", "running", "pending", "raised", "ignored", "ending"
 - ``""``: no cell runs;
 - ``"running"``: the cell was not interrupted;
 - ``"pending"``: Python has not raised KeyboardInterrupt yet;
-- ``"raised"``: KeyboardInterrupt was raised, and the cell's code goes on;
+- ``"raised"``: KeyboardInterrupt was raised, and the cell's code continues;
 - ``"ignored"``: the cell's code has replaced the handler of SIGINT;
 - ``"ending"``: the cell's code has ended, and its error or value is being prepared.
 """
 
 
 UNIDENTIFIED = "a collective of the cell's own"
-"""Name of a collective of which nothing is known, nor whether the wait is for one."""
+"""Name of an unknown collective. It is not even known whether the rank waits for a collective."""
 
 
 @dataclass(frozen=True)
 class RankState(Message):
-    """What the main thread of a rank does.
+    """Describes what the main thread of a rank does.
 
     Attributes
     ----------
     asked_s, for_stall_report
         As in the `StateRequest`.
     cell
-        Number of the cell that runs; None where none runs.
+        Number of the running cell; None if no cell runs.
     collective
-        Name of the collective that the rank waits in; None where it waits in none.
+        Name of the collective that the rank waits for; None if it does not wait for one.
     blocked_s
-        Seconds that it has waited there; 0 where it does not wait.
+        Seconds that it has waited; 0 if it does not wait.
     collective_number
-        Number by which Horovod matches a collective that has no name; None for others.
+        Number by which Horovod matches a collective without a name; None for others.
     process_set
         Horovod's number of the collective's process set; 0 is all ranks.
     members
         Ranks of that process set; None for all ranks.
     calls
-        Collectives that the rank has started in that process set.
+        Number of collectives that the rank has started in that process set.
     outstanding
         Names of the collectives that are not completed, if the request asks for them.
     stack
-        Python stack of the main thread from the cell's code on, where it was requested.
+        Python stack of the main thread from the cell's code on, if it was requested.
     interrupt_stage
         How far an interrupt of the cell has come.
     raised_s
-        Seconds since KeyboardInterrupt was raised in the cell; 0 where it was not.
+        Seconds since KeyboardInterrupt was raised in the cell; 0 if it was not.
     prompt
-        What asks the user for input; None where nothing does.
+        The source of a prompt for input from the user; None if there is no prompt.
     """
 
     asked_s: float
@@ -157,11 +158,11 @@ class ReleaseRanks(Message):
     Attributes
     ----------
     cell
-        Number of the cell, or `workbench.rank.interrupts.ANY_CELL`; ignored while another runs.
+        Number of the cell, or `workbench.rank.interrupts.ANY_CELL`; ignored if another cell runs.
     peer_lost
-        Whether a rank has ended: Horovod's own shutdown would wait for it.
+        Whether a rank has ended: Horovod's own shutdown would wait for that rank.
     in_init
-        Whether ranks wait in ``hvd.init()``, for the kernel's rendezvous server.
+        Whether ranks wait in ``hvd.init()`` for the kernel's rendezvous server.
     """
 
     cell: int
@@ -169,7 +170,7 @@ class ReleaseRanks(Message):
     in_init: bool
 
 
-# forming the ring
+# Forming the ring.
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class AbortInit(Message):
     Attributes
     ----------
     ring
-        Name of the ring; empty for the current ring, whoever has formed it.
+        Name of the ring; empty for the current ring, regardless of who has formed it.
     """
 
     ring: str
@@ -197,7 +198,7 @@ class RendezvousPort(Message):
     port: int
 
 
-# cells
+# Cells.
 
 
 OutputKind = Literal["stdout", "stderr", "display"]
@@ -205,24 +206,24 @@ OutputKind = Literal["stdout", "stderr", "display"]
 
 @dataclass(frozen=True)
 class Output(Message):
-    """What a cell has printed and shown since the previous `Output` of the rank, in pieces.
+    """The output of a cell since the previous `Output` of the rank, in pieces.
 
     Attributes
     ----------
     cell
         Number of the cell.
     kinds
-        Of each piece, what it is. A display is a JSON object: ``data`` (the MIME bundle),
-        ``metadata``, and with a display id before these ``id`` (the rank's number for it) and
+        The kind of each piece. A display is a JSON object: ``data`` (the MIME bundle),
+        ``metadata``, and for a display with an id also ``id`` (the rank's number for it) and
         ``update``; or only ``clear`` (whether to wait for new output), which removes the rank's
         earlier output.
     iterations
-        Of each piece, how many iterations the cell had completed.
+        For each piece, the number of iterations that the cell had completed.
     characters
-        Of each piece, the length of its text.
+        The length of each piece's text.
     total_characters
-        Characters that the cell has sent so far, where the rank asks the kernel to
-        answer with `OutputTaken`; None where it does not.
+        Number of characters that the cell has sent so far, if the rank asks the kernel to
+        answer with `OutputTaken`; None if it does not.
     text
         The texts of all pieces, in UTF-8.
     """
@@ -240,7 +241,8 @@ class Output(Message):
 
     def pieces(self) -> Iterator[tuple[OutputKind, int, str]]:
         """Yield kind, iteration and text of each piece, in order."""
-        text, begin = self.text.decode("utf-8", "replace"), 0
+        text = self.text.decode("utf-8", "replace")
+        begin = 0
         columns = zip(self.kinds, self.iterations, self.characters, strict=True)
         for kind, iteration, characters in columns:
             yield kind, iteration, text[begin : begin + characters]
@@ -257,33 +259,33 @@ class OutputTaken(Message):
 
 @dataclass(frozen=True)
 class CellEnded(Message):
-    """How a cell has ended in a rank.
+    """Reports how a cell has ended in a rank.
 
     Attributes
     ----------
     cell
         Number of the cell.
     error
-        The exception that ended it; None where there was none.
+        The exception that ended it; None if there was none.
     not_sent
-        Why the value of the last expression was not sent; empty where it was.
+        Why the value of the last expression was not sent; empty if it was sent.
     records
-        Records of iterations that the rank has sent for the cell.
+        Number of records of iterations that the rank has sent for the cell.
     outstanding
-        Collectives that the cell has started and that are not completed.
+        Number of collectives that the cell has started and that are not completed.
     calls
-        Collectives that the rank has started, by process set.
+        Number of collectives that the rank has started, by process set.
     initialized
         Whether Horovod is initialized.
     value
-        The value of the last expression, pickled; None where there is none to send.
+        The value of the last expression, pickled; None if no value is sent.
     transports
-        How collectives are carried, as the libraries report it now.
+        How collectives are carried, as the libraries report it when the cell ends.
     separate_iterations
-        How many iterations of the cell were recorded, if it is known that the rank has exchanged
+        Number of recorded iterations of the cell, if it is known that the rank has exchanged
         no gradient in any of them; otherwise 0.
     recording_failures
-        Why a kind of recording has stopped, by what it records.
+        Why kinds of recording have stopped, by what they record.
     """
 
     cell: int
@@ -300,10 +302,10 @@ class CellEnded(Message):
 
 
 CellMessage = Output | CellEnded | RankState | InputRequest
-"""What a `CellRun` receives from its ranks."""
+"""A message that a `CellRun` receives from its ranks."""
 
 
-# timings
+# Timings.
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,7 @@ class Records(Message):
     records: tuple[bytes, ...]
 
 
-# answers to calls through ipyparallel
+# Answers to calls through ipyparallel.
 
 
 @dataclass(frozen=True)
@@ -329,8 +331,8 @@ class RankGreeting:
     threads
         Threads that PyTorch uses for one operation.
     place
-        Number of the VM and of the slot there, as ``"0:1"``; empty for an engine that no
-        agent has started.
+        Number of the VM and of the slot there, as ``"0:1"``; empty for an engine that was not
+        started by an agent.
     """
 
     host: str
@@ -341,16 +343,16 @@ class RankGreeting:
 
 @dataclass(frozen=True)
 class RingCheck:
-    """What the first collective over a new ring returned.
+    """The result of the first collective over a new ring.
 
     Attributes
     ----------
     total
-        Sum over the ranks, each of which contributes 1.
+        Sum over the ranks. Each rank contributes 1.
     dynamic
         Whether process sets can be added to the ring.
     transports
-        How collectives are carried, as the libraries report it now.
+        How collectives are carried, as the libraries report it after that collective.
     """
 
     total: float

@@ -1,9 +1,9 @@
-"""The record of one iteration of one rank, whose collectives a `Layout` names.
+"""The record of one iteration of one rank. A `Layout` names its collectives.
 
 A record is compact binary: fixed numbers, which include the phases; then for each collective when
 it was submitted and finished, and the number of its buffer; then the other `TIMES` of each
-buffer. For ResNet-50's 161 gradients it takes 1.9 KB. A layout is sent once; records refer to it
-by number.
+buffer. A record of ResNet-50 with 161 gradients takes 1.9 KB. A layout is sent once; records refer
+to it by number.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ TICK_NS = 100
 TIMES = ("submitted", "responded", "began", "ended", "finished")
 """The times of a collective, in their order.
 
-A rank submits it; Horovod responds when all ranks have submitted it, with NCCL not before this
-rank's GPU has computed it; the buffer in which it travels, possibly with others, is filled until
-the transfer began, and emptied after the transfer ended. With NCCL the GPU measures all but the
-first and the last. Where only its submission and its end are known, `responded` and `began`
+A rank submits it. Horovod responds when all ranks have submitted it; with NCCL, not before this
+rank's GPU has computed it. The buffer that carries it, possibly with others, is filled until
+the transfer began, and emptied after the transfer ended. With NCCL, the GPU measures all times but
+the first and the last. If only the submission and the end are known, `responded` and `began`
 equal `submitted`, and `ended` equals `finished`.
 """
 BUFFER_TIMES = TIMES[1:-1]
-"""The times that are the same for all collectives of a buffer."""
+"""The times that are equal for all collectives of a buffer."""
 
 _FIXED = struct.Struct("<BHHIIQQ 9Q QIIH2x HIQQQ IIIQ")
 _AFTER_COLUMNS = 7
-"""Fixed numbers that are fields after the `TIMES`."""
+"""Number of fixed numbers that are fields after the `TIMES`."""
 _LIMIT = 0xFFFFFFFF
 _PLACE_BITS = 53
 _PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
@@ -60,7 +60,7 @@ SIGNED = (
 
 
 class Flag(enum.IntFlag):
-    """How the numbers of a record are to be understood."""
+    """How to interpret the numbers of a record."""
 
     NONE = 0
     FORWARD_UNSEEN = 1
@@ -82,7 +82,7 @@ class Flag(enum.IntFlag):
     PROFILED = 256
     """PyTorch's profiler ran, which slows an iteration down, or its trace was written."""
     LEFT_OUT = FIRST_OF_CELL | PROFILED
-    """Flags of iterations that are not typical, which means leave out."""
+    """Flags of iterations that are not typical; means leave them out."""
 
 
 @dataclass
@@ -102,9 +102,10 @@ class IterationRecord:
     data_ns, copy_ns, forward_ns, backward_ns, exposed_ns, optimizer_ns, other_ns
         The phases; they add up to `duration_ns`. Copies are from host to device.
     communication_ns
-        How long at least one collective was submitted and not finished.
+        Time during which at least one collective was submitted and not finished.
     overlapped_ns
-        How much of that training did not wait for, that is, outside `exposed_ns`.
+        The part of `communication_ns` that training did not wait for: the part outside
+        `exposed_ns`.
     size_bytes
         Bytes that this rank passed to collectives, after compression.
     tensors
@@ -118,19 +119,32 @@ class IterationRecord:
     submitted, responded, began, ended, finished
         The `TIMES` of each collective, in units of `TICK_NS` after `start_ns`.
     stopped_ns
-        How much of `exposed_ns` was not spent on the last collective, but on earlier ones, such
-        as the average of a loss, and in barriers. 0 if collectives ran in several process sets.
+        The part of `exposed_ns` that was not spent on the last collective, but on earlier ones,
+        such as the average of a loss, and in barriers. 0 if collectives ran in several process
+        sets.
     transfer_ns
-        How much of `exposed_ns` a transfer was in progress; 0 without `Flag.TRANSFERS_SEEN`.
+        The part of `exposed_ns` during which a transfer was in progress; 0 without
+        `Flag.TRANSFERS_SEEN`.
     messages_ns
-        How much of `exposed_ns` training waited for sends and receives.
+        The part of `exposed_ns` during which training waited for sends and receives.
     samples
         Samples that the rank trained with; 0 if unknown.
     batch, batches
-        The number of the last batch in the DataLoader's pass, from 1, and of all its batches;
-        0 if unknown.
+        The number of the last batch in the DataLoader's pass, from 1, and the number of all its
+        batches; 0 if unknown.
     communication_cpu_ns
-        CPU time of the backend's threads so far, when the record was made; 0 if unknown.
+        CPU time of the backend's threads until the record was made; 0 if unknown.
+
+    Examples
+    --------
+    >>> durations = dict.fromkeys(
+    ...     ("data_ns", "copy_ns", "exposed_ns", "optimizer_ns", "other_ns",
+    ...      "communication_ns", "overlapped_ns"), 0)
+    >>> record = IterationRecord(
+    ...     cell=1, index=0, start_ns=0, duration_ns=30, forward_ns=10, backward_ns=20,
+    ...     size_bytes=4096, tensors=1, world_size=2, **durations)
+    >>> IterationRecord.unpack(record.pack()) == record
+    True
     """
 
     cell: int
@@ -197,9 +211,9 @@ class IterationRecord:
             The record has another version, or is truncated.
         """
         if not data or data[0] != VERSION:
-            found = data[0] if data else "nothing"
+            version = data[0] if data else "nothing"
             raise WireError(
-                f"Record of version {found}: this process reads version {VERSION}. "
+                f"Record of version {version}: this process reads version {VERSION}. "
                 "Install the same version of gradient-workbench on every VM."
             )
         if len(data) < _FIXED.size:
@@ -209,7 +223,7 @@ class IterationRecord:
         (_, flags, count, *numbers, dropped, buffers, layout, world_size) = (
             fixed := _FIXED.unpack_from(data)
         )[:-_AFTER_COLUMNS]
-        # in the order of the fields, which is fast: thousands of records arrive per second
+        # Positional arguments, which are fast: thousands of records arrive per second.
         columns = _columns(data, count, buffers)
         values = (*numbers, world_size, dropped, Flag(flags), layout, *columns)
         values += fixed[-_AFTER_COLUMNS:]
@@ -220,18 +234,18 @@ class IterationRecord:
 
 
 class Buffers(NamedTuple):
-    """The buffers in which the collectives of several records travel.
+    """Which collectives of several records share a buffer.
 
     Attributes
     ----------
     order
-        Places of all collectives, those of a record and of a buffer next to each other.
+        Positions of all collectives, sorted by record and buffer.
     first
-        Where in `order` each buffer begins.
+        The index in `order` where each buffer begins.
     bounds
         A record has the buffers between two successive bounds.
     of_collective
-        The number of each collective's buffer, which a record counts from 0.
+        The number of each collective's buffer, counted from 0 in each record.
     ends
         A record has the collectives between two successive ends.
     """
@@ -244,22 +258,23 @@ class Buffers(NamedTuple):
 
     @classmethod
     def of(cls, times: npt.NDArray[Any], counts: npt.NDArray[np.intp]) -> Buffers:
-        """Return those of collectives that have the same response and the same end.
+        """Return the buffers: collectives with the same response and end share a buffer.
 
         Parameters
         ----------
         times
             Of shape (`TIMES`, collectives of all records), as integers of less than 52 bits.
         counts
-            How many of them each record has.
+            Number of collectives of each record.
         """
         keys = times[1] + (np.arange(len(counts)) << _PLACE_BITS).repeat(counts)
         order = keys.argsort()
-        sorted_, ended = keys[order], times[-2][order]
+        sorted_keys = keys[order]
+        ended = times[-2][order]
         new = np.ones(len(keys), bool)  # the first collective of a buffer
-        np.not_equal(sorted_[1:], sorted_[:-1], out=new[1:])
+        np.not_equal(sorted_keys[1:], sorted_keys[:-1], out=new[1:])
         if ((ended[1:] != ended[:-1]) > new[1:]).any():
-            # two buffers may have the same response, but then they do not end together
+            # Two buffers may have the same response, but then they do not end together.
             order = np.lexsort((times[-2], keys))
             ended = times[-2][order]
             new[1:] |= ended[1:] != ended[:-1]
@@ -272,19 +287,21 @@ class Buffers(NamedTuple):
 
 
 def pack_all(
-    records: Sequence[IterationRecord], times: npt.NDArray[np.uint32], found: Buffers
+    records: Sequence[IterationRecord], times: npt.NDArray[np.uint32], shared: Buffers
 ) -> list[bytes]:
-    """Return records as bytes, whose `TIMES` are given together, in the place of their own ones.
+    """Return records as bytes, with `TIMES` from an array in place of the records' own times.
 
     Parameters
     ----------
     times
         Of shape (`TIMES`, collectives of all records).
-    found
-        Their buffers.
+    shared
+        The buffers of these collectives.
     """
-    buffers = times[1:-1].take(found.order[found.first], axis=1)
-    submitted, finished, of_collective = times[0], times[-1], found.of_collective
+    buffers = times[1:-1].take(shared.order[shared.first], axis=1)
+    submitted = times[0]
+    finished = times[-1]
+    of_collective = shared.of_collective
     return [
         b"".join(
             (
@@ -296,27 +313,28 @@ def pack_all(
             )
         )
         for record, (first, end), (first_buffer, last_buffer) in zip(
-            records, pairwise(found.ends), pairwise(found.bounds), strict=True
+            records, pairwise(shared.ends), pairwise(shared.bounds), strict=True
         )
     ]
 
 
 def _columns(data: bytes, count: int, buffers: int) -> list[array[int]]:
     """Read the `TIMES` after the fixed numbers."""
-    want = _FIXED.size + count * 10 + buffers * 4 * len(BUFFER_TIMES)
-    if len(data) != want:
+    size = _FIXED.size + count * 10 + buffers * 4 * len(BUFFER_TIMES)
+    if len(data) != size:
         raise WireError(
             f"Record of {len(data)} bytes: damaged, as {count} collectives in {buffers} buffers "
-            f"take {want} bytes."
+            f"take {size} bytes."
         )
     start = _FIXED.size
-    submitted, finished = array("I"), array("I")
+    submitted = array("I")
+    finished = array("I")
     submitted.frombytes(data[start : start + 4 * count])
     finished.frombytes(data[start + 4 * count : start + 8 * count])
-    place = np.frombuffer(data, "<u2", count, start + 8 * count)
+    buffer = np.frombuffer(data, "<u2", count, start + 8 * count)
     times = np.frombuffer(data, "<u4", offset=start + 10 * count)
-    if count and place.max() >= buffers:
+    if count and buffer.max() >= buffers:
         raise WireError(f"Record of {len(data)} bytes: damaged, as it names a missing buffer.")
-    of_collective = times.reshape(len(BUFFER_TIMES), buffers)[:, place]
+    of_collective = times.reshape(len(BUFFER_TIMES), buffers)[:, buffer]
     between = [array("I", column.tobytes()) for column in of_collective]
     return [submitted, *between, finished]

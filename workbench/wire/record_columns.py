@@ -1,7 +1,7 @@
-"""Decodes many packed records at once, into columns.
+"""Decode many packed records at once, into columns.
 
-`IterationRecord.unpack` decodes a single record to the same values. Records with equally many
-collectives and buffers are one array, of a structured type.
+`IterationRecord.unpack` decodes a single record to the same values. Records with equal numbers of
+collectives and buffers form one array of a structured type.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from workbench.errors import WireError
 from workbench.wire.record import BUFFER_TIMES, NUMBERS, PROGRESS, SIGNED, VERSION, IterationRecord
 
 Columns = npt.NDArray[Any]
-"""Packed records of one type; the names of their columns are those of `IterationRecord`."""
-Places = npt.NDArray[np.intp]
+"""Packed records of one type. Their columns have the names of `IterationRecord`'s fields."""
+Positions = npt.NDArray[np.intp]
 
 _HEADER = [
     ("version", "u1"),
@@ -37,67 +37,71 @@ _HEADER = [
 ]
 """The fixed numbers of a record, as `IterationRecord.pack` writes them."""
 HEADER = np.dtype(_HEADER)
-_COLLECTIVE_BYTES, _BUFFER_BYTES = 10, 4 * len(BUFFER_TIMES)
+_COLLECTIVE_BYTES = 10
+_BUFFER_BYTES = 4 * len(BUFFER_TIMES)
 _TOP_BYTES = [
     HEADER.fields[name][1] + HEADER[name].itemsize - 1 for name in SIGNED if HEADER.fields
 ]
-"""Where the byte is in which each number of `SIGNED` has the bit that must be 0."""
+"""Offset of the byte in which each number of `SIGNED` has the bit that must be 0."""
 
 
 class Decoded(NamedTuple):
-    """What `decode` returns.
+    """The result of `decode`.
 
     Attributes
     ----------
     groups
-        The valid records: columns for each type, and the place of each record.
+        The valid records: for each type, the position of each record and the columns.
     errors
-        Why each of the others was refused.
+        Why each of the other records was rejected.
     """
 
-    groups: list[tuple[Places, Columns]]
+    groups: list[tuple[Positions, Columns]]
     errors: list[WireError]
 
 
 def decode(records: Sequence[bytes]) -> Decoded:
-    """Decode packed records; those that `IterationRecord.unpack` refuses are left out."""
+    """Decode packed records. Records that `IterationRecord.unpack` rejects are left out."""
     by_size: dict[int, list[int]] = {}
-    for place, size in enumerate(map(len, records)):
-        by_size.setdefault(size, []).append(place)
-    groups: list[tuple[Places, Columns]] = []
-    for size, places in by_size.items():
+    for position, size in enumerate(map(len, records)):
+        by_size.setdefault(size, []).append(position)
+    groups: list[tuple[Positions, Columns]] = []
+    for size, positions in by_size.items():
         if size >= HEADER.itemsize:
-            data = b"".join([records[place] for place in places])
-            groups += _decode_size(data, size, np.array(places, np.intp))
+            data = b"".join([records[position] for position in positions])
+            groups += _decode_size(data, size, np.array(positions, np.intp))
     if sum(len(good) for good, _ in groups) == len(records):
         return Decoded(groups, [])
     valid = np.zeros(len(records), bool)
     for good, _ in groups:
         valid[good] = True
-    return Decoded(groups, [_error(records[place]) for place in np.flatnonzero(~valid).tolist()])
+    invalid = np.flatnonzero(~valid).tolist()
+    return Decoded(groups, [_error(records[position]) for position in invalid])
 
 
-def _decode_size(data: bytes, size: int, places: Places) -> list[tuple[Places, Columns]]:
-    """Return the valid records among those of one size."""
+def _decode_size(data: bytes, size: int, positions: Positions) -> list[tuple[Positions, Columns]]:
+    """Return the valid records among the records of one size."""
     header = np.frombuffer(data, _header_type(size))
     top = np.frombuffer(data, np.uint8).reshape(-1, size)[:, _TOP_BYTES]
     count = header["collectives"].astype(np.int64)
     rest = size - HEADER.itemsize - count * _COLLECTIVE_BYTES
     valid = (header["version"] == VERSION) & (top < 0x80).all(axis=1)
     valid &= rest == header["buffers"].astype(np.int64) * _BUFFER_BYTES
-    found = []
+    groups = []
     for collectives in np.unique(count[valid]).tolist():
         buffers = (size - HEADER.itemsize - collectives * _COLLECTIVE_BYTES) // _BUFFER_BYTES
-        own = valid & (count == collectives)
+        in_group = valid & (count == collectives)
         columns = np.frombuffer(data, record_type(collectives, buffers))
         if collectives:
-            own &= columns["buffer"].max(axis=1) < buffers
-        found.append((places, columns) if own.all() else (places[own], columns[own]))
-    return found
+            in_group &= columns["buffer"].max(axis=1) < buffers
+        groups.append(
+            (positions, columns) if in_group.all() else (positions[in_group], columns[in_group])
+        )
+    return groups
 
 
 def _error(record: bytes) -> WireError:
-    """Return why a record is refused."""
+    """Return why a record is rejected."""
     try:
         IterationRecord.unpack(record)
     except WireError as error:
@@ -107,7 +111,13 @@ def _error(record: bytes) -> WireError:
 
 @lru_cache(maxsize=256)
 def record_type(collectives: int, buffers: int) -> np.dtype[Any]:
-    """Return the type of packed records with so many collectives and buffers."""
+    """Return the type of packed records with so many collectives and buffers.
+
+    Examples
+    --------
+    >>> record_type(collectives=1, buffers=1).names[-4:]
+    ('submitted', 'finished', 'buffer', 'times')
+    """
     return np.dtype(
         [
             *_HEADER,
@@ -136,6 +146,6 @@ def times_of(columns: Columns, name: str) -> npt.NDArray[np.uint32]:
     return np.asarray(of_buffer.ravel()[columns["buffer"] + start])
 
 
-def unpack(columns: Columns, place: int) -> IterationRecord:
+def unpack(columns: Columns, position: int) -> IterationRecord:
     """Return one of the records as an object."""
-    return IterationRecord.unpack(columns[place].tobytes())
+    return IterationRecord.unpack(columns[position].tobytes())

@@ -1,4 +1,4 @@
-"""The messages of sampling the Python lines at which a rank spends time outside all phases."""
+"""Messages for sampling the Python lines at which a rank spends time outside all phases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from workbench.wire.message import Message
 
 NO_CELL = -1
-"""Number of the cell in `LineSamples` without lines: the next cell will be sampled."""
+"""Number of the cell in a `LineSamples` without lines: the next cell will be sampled."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class LineSamplesRequest(Message):
 
 @dataclass(frozen=True)
 class LineSamples(Message):
-    """Where a rank's main thread was while an iteration was in no phase.
+    """Lines at which a rank's main thread was while an iteration was in no phase.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class LineSamples(Message):
     lines
         Lines of the user's code, such as ``"line 3 of the cell: time.sleep(1)"``.
     spent_s
-        Seconds spent at each line, or in what it calls.
+        Seconds spent at each line, including the functions that it calls.
     """
 
     cell: int

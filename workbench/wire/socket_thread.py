@@ -1,4 +1,4 @@
-"""A thread that uses one ZeroMQ socket, and that other threads can wake."""
+"""A thread that uses one ZeroMQ socket. Other threads can wake it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_MEMORY_S = 0.05
 class SocketThread:
     """A socket, and the only thread that uses it.
 
-    It calls `_woken` after another thread has set the wakeup, to have something sent, and
+    The thread calls `_woken` after another thread has set the wakeup to send something, and
     `_readable` when the peer has sent something. After a MemoryError it tries again: a cell that
     uses all memory frees it when it ends, and nothing else would serve the socket until then.
     """
@@ -46,7 +46,7 @@ class SocketThread:
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
-        """Stop the thread and free the socket; may be called again."""
+        """Stop the thread and free the socket. More calls have no effect."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -66,12 +66,12 @@ class SocketThread:
             try:
                 if failed:
                     time.sleep(_NO_MEMORY_S)
-                    self._wakeup.set()  # what was being sent is still queued
+                    self._wakeup.set()  # unsent messages are still queued
                     failed = False
                 if self._closing.is_set():
                     return
                 self._serve()
-            except MemoryError:  # nothing else here: it could raise another
+            except MemoryError:  # no other statement here: it could raise another MemoryError
                 failed = True
 
     def _serve(self) -> None:
@@ -89,4 +89,4 @@ class SocketThread:
         raise NotImplementedError
 
     def _stop_helpers(self) -> None:
-        """Stop what uses the socket's context; called when the thread has ended."""
+        """Stop threads that use the socket's context. Called when the socket's thread has ended."""

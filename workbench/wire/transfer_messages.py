@@ -1,8 +1,8 @@
-"""The messages of a push or pull between the kernel and a rank.
+"""Messages of a push or pull between the kernel and a rank.
 
-The kernel sends `PutChunk`, `GetChunk` and `DropTransfer`; a rank answers with
-`Chunk`. `PackedValues`, `MissingNames` and `UnpicklableValue` are what a rank
-returns from a call through ipyparallel when it is asked to pickle values.
+The kernel sends `PutChunk`, `GetChunk` and `DropTransfer`; a rank answers with `Chunk`. If a call
+through ipyparallel asks a rank to pickle values, the rank returns `PackedValues`, `MissingNames`
+or `UnpicklableValue`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from workbench.wire.message import Message
 
 @dataclass(frozen=True)
 class PutChunk(Message):
-    """Sends a rank some bytes of the values that are pushed; the rank answers with a `Chunk`.
+    """Sends some bytes of the pushed values to a rank; the rank answers with a `Chunk`.
 
     Attributes
     ----------
     transfer
-        Number of the transfer, which is below that of every cell.
+        Number of the transfer. It is lower than the number of every cell.
     offset
-        Where the bytes belong, counted from the start of the transfer.
+        Position of the bytes, counted from the start of the transfer.
     sizes
-        Bytes of the pickle and of each buffer of the transfer; empty unless `offset` is 0.
+        Sizes in bytes of the pickle and of each buffer of the transfer; empty unless `offset` is 0.
     data
         The bytes, in pieces.
     """
@@ -37,14 +37,14 @@ class PutChunk(Message):
 
 @dataclass(frozen=True)
 class GetChunk(Message):
-    """Asks a rank for some bytes of the values that are pulled; it answers with a `Chunk`.
+    """Asks a rank for some bytes of the pulled values; it answers with a `Chunk`.
 
     Attributes
     ----------
     transfer, offset
         As for `PutChunk`.
     size
-        Bytes at most.
+        Maximum number of bytes.
     """
 
     transfer: int
@@ -83,7 +83,7 @@ class PackedValues:
     Attributes
     ----------
     sizes
-        Bytes of the pickle and of each buffer.
+        Sizes in bytes of the pickle and of each buffer.
     types
         Name of each value's type, by the value's name.
     """

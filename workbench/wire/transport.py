@@ -1,4 +1,4 @@
-"""Which library carries the collectives of a rank, and over which network."""
+"""The library that carries the collectives of a rank, and the network that it uses."""
 
 from __future__ import annotations
 
@@ -25,17 +25,22 @@ class Transport:
     library
         ``"Gloo"``, ``"NCCL"`` or ``"MPI"``.
     network
-        The network between VMs: ``"TCP"``, ``"InfiniBand"``, ``"RoCE"``, or what a plugin of NCCL
-        calls itself; empty if there is no connection over a network, or if it is unknown.
+        The network between VMs: ``"TCP"``, ``"InfiniBand"``, ``"RoCE"``, or the name that a
+        plugin of NCCL gives itself; empty if no connection uses a network, or if it is unknown.
     devices
         Interfaces (``"eth0"``) or ports of RDMA devices (``"mlx5_0:1"``) of these connections.
     gpudirect
-        Which of these connections let the NIC access the GPU's memory (GPUDirect RDMA); empty
-        where that does not apply.
+        How many of these connections let the NIC access the GPU's memory (GPUDirect RDMA); empty
+        if that does not apply.
     within
         What connects the ranks of one VM, such as ``"P2P/CUMEM"`` or ``"SHM/direct/direct"``.
     unknown
         Why the network is unknown; empty if it is known.
+
+    Examples
+    --------
+    >>> str(Transport("NCCL", "RoCE", ("mlx5_0:1",), "all", ("P2P/CUMEM",)))
+    'NCCL: RoCE mlx5_0:1, GPUDirect RDMA; P2P/CUMEM'
     """
 
     library: str
@@ -46,7 +51,7 @@ class Transport:
     unknown: str = ""
 
     def __str__(self) -> str:
-        """Return it in one line, such as ``"NCCL: RoCE mlx5_0:1, GPUDirect RDMA; P2P/CUMEM"``."""
+        """Return one line, such as ``"NCCL: RoCE mlx5_0:1, GPUDirect RDMA; P2P/CUMEM"``."""
         if self.unknown:
             return f"{self.library}: unknown ({self.unknown})"
         network = " ".join((self.network, *self.devices))
@@ -59,11 +64,15 @@ def transports_to_plain(
     transports: Mapping[int, tuple[Transport, ...]],
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the transports of ranks as plain values, which JSON can hold."""
-    return {str(rank): [asdict(one) for one in ones] for rank, ones in transports.items()}
+    return {
+        str(rank): [asdict(transport) for transport in of_rank]
+        for rank, of_rank in transports.items()
+    }
 
 
 def transports_from_plain(plain: Mapping[str, Any]) -> dict[int, tuple[Transport, ...]]:
-    """Return what `transports_to_plain` was given."""
+    """Return the transports of ranks from the result of `transports_to_plain`."""
     return {
-        int(rank): tuple(from_json(Transport, one) for one in ones) for rank, ones in plain.items()
+        int(rank): tuple(from_json(Transport, transport) for transport in of_rank)
+        for rank, of_rank in plain.items()
     }

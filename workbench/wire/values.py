@@ -1,8 +1,8 @@
 """Python values as bytes, to send between the kernel and the ranks.
 
-What is defined in ``__main__`` (a notebook's or a cell's functions and classes)
-travels by value, everything else by reference to its module. Large buffers,
-such as those of arrays, are neither copied nor included in the pickle.
+Definitions in ``__main__`` (functions and classes of a notebook or a cell) travel by value,
+everything else by reference to its module. Large buffers, such as arrays, are
+neither copied nor included in the pickle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any
 
 _LARGE_BYTES = 1 << 16
-"""Buffers of at least this size are sent without being copied into the pickle."""
+"""Buffers of at least this size are not copied into the pickle, but sent separately."""
 _CLOUDPICKLE = "cloudpickle.cloudpickle"
 
 
@@ -30,6 +30,14 @@ class Payload:
         The pieces of the pickle, in order.
     buffers
         Buffers that the pickle refers to.
+
+    Examples
+    --------
+    >>> payload = dump({"rate": 0.1})
+    >>> copy = Payload.empty(payload.sizes)
+    >>> copy.write(0, payload.read(0, payload.total))
+    >>> load(copy, (), shared=False)
+    ({'rate': 0.1}, {})
     """
 
     def __init__(self, stream: Sequence[Any], buffers: Sequence[Any]) -> None:
@@ -39,7 +47,7 @@ class Payload:
 
     @classmethod
     def empty(cls, sizes: Sequence[int]) -> Payload:
-        """Return a payload that `write` fills, with the `sizes` of the original."""
+        """Return a payload of the original's `sizes`, to be filled by `write`."""
         stream, *buffers = (bytearray(size) for size in sizes)
         return cls([stream], buffers)
 
@@ -51,7 +59,7 @@ class Payload:
 
     @property
     def total(self) -> int:
-        """The length of everything."""
+        """The total length in bytes."""
         return self._starts[-1]
 
     @property
@@ -72,26 +80,26 @@ class Payload:
         """Write the pieces that `read` returned for an offset."""
         for piece in pieces:
             data = memoryview(piece)
-            for place in self._pieces(offset, len(data)):
-                place[:] = data[: len(place)]
-                data = data[len(place) :]
+            for part in self._pieces(offset, len(data)):
+                part[:] = data[: len(part)]
+                data = data[len(part) :]
             offset += len(piece)
 
     def _pieces(self, offset: int, size: int) -> list[memoryview]:
         end = min(offset + size, self.total)
-        found = []
-        place = bisect_right(self._starts, offset) - 1
+        pieces = []
+        index = bisect_right(self._starts, offset) - 1
         while offset < end:
-            first = offset - self._starts[place]
-            piece = self._parts[place][first : first + end - offset]
-            found += [piece] if len(piece) else []
+            first = offset - self._starts[index]
+            piece = self._parts[index][first : first + end - offset]
+            pieces += [piece] if len(piece) else []
             offset += len(piece)
-            place += 1
-        return found
+            index += 1
+        return pieces
 
 
 def dump(values: Mapping[str, Any]) -> Payload:
-    """Pickle values; raise the exception of the first one that cannot be pickled."""
+    """Pickle values; raise the exception of the first value that cannot be pickled."""
     import cloudpickle  # type: ignore[import-untyped]
 
     stream = _Pieces()
@@ -112,7 +120,7 @@ def dump(values: Mapping[str, Any]) -> Payload:
                 return value.__reduce_ex__(5)
             return super().reducer_override(value)
 
-    with _ErrorsOf(pickle.PicklingError):
+    with _ReplacedExits(pickle.PicklingError):
         Pickler(stream, protocol=5, buffer_callback=keep).dump(dict(values))
     return Payload(stream.pieces, buffers)
 
@@ -120,10 +128,10 @@ def dump(values: Mapping[str, Any]) -> Payload:
 def load(
     payload: Payload, replaced: Collection[str], *, shared: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Unpickle values; also return the names of ``__main__`` that functions among them use.
+    """Unpickle values. Also return the names of ``__main__`` that functions among them use.
 
-    Instances of a class of ``__main__`` get the class of that name from here, if there
-    is one and it is not `replaced`.
+    Instances of a class of ``__main__`` get the class of that name from this process, if it
+    exists and is not `replaced`.
 
     Parameters
     ----------
@@ -136,31 +144,31 @@ def load(
         values with which it was sent, and no names are returned.
     """
     unpickler = _Unpickler(io.BytesIO(payload.stream), payload.buffers, replaced, shared)
-    with _ErrorsOf(pickle.UnpicklingError):
+    with _ReplacedExits(pickle.UnpicklingError):
         values: dict[str, Any] = unpickler.load()
     return values, unpickler.needed
 
 
-class _ErrorsOf:
+class _ReplacedExits:
     """Raises `kind` if a user's class raises an exception that ends processes, as SystemExit.
 
-    It is not a generator: an interrupt before the body would raise GeneratorExit in that.
+    This is not a generator: an interrupt before the body would raise GeneratorExit in a generator.
     """
 
     def __init__(self, kind: type[Exception]) -> None:
         self._kind = kind
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Do nothing."""
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        """Replace other exceptions than errors and interrupts."""
+        """Replace all exceptions but errors and interrupts."""
         if error is not None and not isinstance(error, (Exception, KeyboardInterrupt)):
             raise self._kind(f"its class raised {one_line(error)}") from error
 
 
-def unsendable(values: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the name of the first value that cannot be pickled, its type, and why."""
+def find_unpicklable(values: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the name and type of the first value that cannot be pickled, and the reason."""
     for name, value in values.items():
         try:
             dump({name: value})
@@ -170,14 +178,27 @@ def unsendable(values: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def type_name(value: Any) -> str:
-    """Return the name of a value's type, with its module unless that is a default one."""
+    """Return the name of a value's type, with its module unless that is a default module.
+
+    Examples
+    --------
+    >>> import datetime
+    >>> type_name(1), type_name(datetime.date(2026, 11, 23))
+    ('int', 'datetime.date')
+    """
     kind = type(value)
-    plain = kind.__module__ in {"builtins", "__main__"}
-    return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+    is_default = kind.__module__ in {"builtins", "__main__"}
+    return kind.__qualname__ if is_default else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's type and the first line of its message."""
+    """Return an exception's type and the first line of its message.
+
+    Examples
+    --------
+    >>> one_line(ValueError("bad shape"))
+    'ValueError: bad shape'
+    """
     try:
         text = str(error).strip().partition("\n")[0]
     except Exception:  # noqa: BLE001 - a user's `__str__` may raise anything
@@ -186,7 +207,7 @@ def one_line(error: BaseException) -> str:
 
 
 class _Pieces:
-    """A file for a pickler that keeps what is written, without copying large parts."""
+    """A file for a pickler. It keeps the written pieces without copying large ones."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -197,7 +218,7 @@ class _Pieces:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles the result of `dump`; the parameters are those of `load`."""
+    """Unpickles the result of `dump`; the parameters are the same as of `load`."""
 
     def __init__(
         self, file: io.BytesIO, buffers: Sequence[Any], replaced: Collection[str], shared: bool
@@ -207,22 +228,26 @@ class _Unpickler(pickle.Unpickler):
         self._main: dict[str, Any] = sys.modules["__main__"].__dict__
         self._replaced = replaced
         self.needed: dict[str, Any] = {}
-        self._known: set[int] = set()
+        self._reused_ids: set[int] = set()
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        own: dict[str, Callable[[Any], Callable[..., Any]]] = {
+        function = super().find_class(module, name)
+        replacements: dict[str, Callable[[Any], Callable[..., Any]]] = {
             "_make_function": self._function_maker,
             "_function_setstate": self._function_setter,
             "_make_skeleton_class": self._class_maker,
             "_class_setstate": self._class_setter,
         }
-        return own[name](found) if module == _CLOUDPICKLE and name in own else found
+        if module == _CLOUDPICKLE and name in replacements:
+            return replacements[name](function)
+        return function
 
     def _function_maker(self, usual: Any) -> Callable[..., Any]:
         def make(code: Any, names: dict[str, Any], *rest: Any) -> Any:
-            main = self._shared and names.get("__name__") == "__main__"
-            return FunctionType(code, self._main, *rest) if main else usual(code, names, *rest)
+            uses_main = self._shared and names.get("__name__") == "__main__"
+            if uses_main:
+                return FunctionType(code, self._main, *rest)
+            return usual(code, names, *rest)
 
         return make
 
@@ -237,18 +262,18 @@ class _Unpickler(pickle.Unpickler):
 
     def _class_maker(self, usual: Any) -> Callable[..., Any]:
         def make(kind: Any, name: str, bases: Any, options: Any, *rest: Any) -> Any:
-            here = None if name in self._replaced else self._main.get(name)
-            modules = {options.get("__module__"), getattr(here, "__module__", "")}
-            known = isinstance(here, type) and here.__qualname__ == name
-            if not known or modules != {"__main__"}:
+            existing = None if name in self._replaced else self._main.get(name)
+            modules = {options.get("__module__"), getattr(existing, "__module__", "")}
+            is_same = isinstance(existing, type) and existing.__qualname__ == name
+            if not is_same or modules != {"__main__"}:
                 return usual(kind, name, bases, options, *rest)
-            self._known.add(id(here))
-            return here
+            self._reused_ids.add(id(existing))
+            return existing
 
         return make
 
     def _class_setter(self, usual: Any) -> Callable[..., Any]:
         def set_state(kind: Any, state: Any) -> Any:
-            return kind if id(kind) in self._known else usual(kind, state)
+            return kind if id(kind) in self._reused_ids else usual(kind, state)
 
         return set_state

@@ -1,4 +1,4 @@
-"""What the ranks of a VM have sent, merged into one stream by `workbench.agent.record_stream`."""
+"""Messages of the ranks of a VM, merged into one stream by `workbench.agent.record_stream`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ _MAX_RANKS = 10**9
 
 
 def are_ranks(numbers: Sequence[int]) -> bool:
-    """Whether numbers that were received can be those of ranks."""
+    """Return whether received numbers can be numbers of ranks.
+
+    Examples
+    --------
+    >>> are_ranks([0, 3]), are_ranks([-1])
+    (True, False)
+    """
     return min(numbers, default=0) >= 0 and max(numbers, default=0) < _MAX_RANKS
 
 
@@ -28,14 +34,14 @@ class VmLayout(Message):
 
 @dataclass(frozen=True)
 class VmRecords(Message):
-    """Records of several ranks, in one piece: a piece costs the kernel more than its bytes.
+    """Records of several ranks in one frame, as a frame costs the kernel more than its bytes.
 
     Attributes
     ----------
     ranks
         The rank of each record.
     sizes
-        The size of each in bytes.
+        The size of each record in bytes.
     records
         The packed records.
     """
@@ -46,7 +52,7 @@ class VmRecords(Message):
 
     @classmethod
     def of(cls, ranks: Sequence[int], records: Sequence[bytes]) -> VmRecords:
-        """Return the message for some records, and the rank of each."""
+        """Return the message for some records and their ranks."""
         return cls(tuple(ranks), tuple(map(len, records)), b"".join(records))
 
     def split(self) -> list[bytes]:
@@ -55,7 +61,7 @@ class VmRecords(Message):
         Raises
         ------
         WireError
-            The sizes are wrong.
+            The sizes do not fit the records, or the ranks are invalid.
         """
         ends = list(accumulate(self.sizes))
         fits = len(self.ranks) == len(self.sizes) and (ends or [0])[-1] == len(self.records)

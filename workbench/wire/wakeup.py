@@ -1,4 +1,4 @@
-"""Wake a thread: one that polls sockets, or one that waits for an event."""
+"""Wake a thread that polls sockets, or a thread that waits for an event."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Wakeup:
         os.set_blocking(self._write, False)
 
     def set(self) -> None:
-        """Wake the thread; in any thread."""
+        """Wake the thread. May be called in any thread."""
         try:
             os.write(self._write, b"x")
         except (BlockingIOError, OSError):
             return  # the pipe is full, as the thread is awake already, or it is closed
 
     def clear(self) -> None:
-        """Forget that it was woken; in that thread."""
+        """Reset the wakeup. Called in the thread that polls."""
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
@@ -30,8 +30,9 @@ class Wakeup:
 
     def close(self) -> None:
         """Free the pipe."""
-        # a later `set` must not write to the file that is given this descriptor next
-        write, self._write = self._write, -1
+        # A later `set` must not write to a file that reuses this descriptor.
+        write = self._write
+        self._write = -1
         os.close(self.fd)
         os.close(write)
 

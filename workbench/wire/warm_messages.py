@@ -1,6 +1,6 @@
 """Messages between a kernel and its warm process, one per packet of a socket pair.
 
-`workbench.cluster.warm` is the kernel's side, `workbench.agent.warm` the process's.
+`workbench.cluster.warm` is the kernel's side, and `workbench.agent.warm` the process's side.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from workbench.wire.agent_messages import Load
 from workbench.wire.message import from_json
 
 PACKET_BYTES = 1 << 16
-"""The longest packet that is read."""
+"""Maximum size of a packet."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Settings:
     Attributes
     ----------
     kernel
-        Process id of the kernel, with which the process ends.
+        Process id of the kernel. The process ends together with it.
     idle_s
         The process ends after so many seconds without a fork and without a forked process.
     modules
-        Modules to load when nothing else is to be done, which later forks need.
+        Modules that later forks need, to be loaded while the process is idle.
     """
 
     kernel: int
@@ -37,20 +37,20 @@ class Settings:
 
 @dataclass(frozen=True)
 class Fork:
-    """Fork a process that runs a module's `main`.
+    """Asks the warm process to fork a process that runs a module's `main`.
 
     The packet carries three descriptors: the listening socket, the log, and one end of a socket
-    pair. The new process writes its id to the latter, and goes on when it has read a byte.
+    pair. The new process writes its id to the last one, and continues when it has read a byte.
 
     Attributes
     ----------
     module, arguments
         As in ``python -m MODULE ARGUMENTS``.
     environment
-        Variables that differ from those of the kernel when the warm process was started; None
+        Variables that differ from the kernel's when the warm process was started; None
         for a variable that was deleted.
     load
-        What the new process will be told to load; None if it is no agent.
+        What the new process will have to load; None if it is not an agent.
     idle_s
         As in `Settings`.
     """
@@ -64,7 +64,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Warm:
-    """The process is warm: the agent that it was continues in the process `pid`."""
+    """Reports that the process is warm: the agent that it was continues in the process `pid`."""
 
     pid: int
     began: float
@@ -72,17 +72,25 @@ class Warm:
 
 @dataclass(frozen=True)
 class Ended:
-    """A forked process has ended; `code` is its exit status as ``subprocess`` counts."""
+    """Reports that a forked process has ended; `code` is its exit status as in ``subprocess``."""
 
     pid: int
     code: int
 
 
-_MESSAGES: dict[str, Any] = {one.__name__: one for one in (Settings, Fork, Warm, Ended)}
+_MESSAGES: dict[str, Any] = {
+    message_class.__name__: message_class for message_class in (Settings, Fork, Warm, Ended)
+}
 
 
 def encode(message: Settings | Fork | Warm | Ended) -> bytes:
-    """Return a message as one packet."""
+    """Return a message as one packet.
+
+    Examples
+    --------
+    >>> decode(encode(Ended(pid=4711, code=0)))
+    Ended(pid=4711, code=0)
+    """
     return json.dumps([type(message).__name__, vars(message)], default=vars).encode()
 
 

@@ -121,7 +121,7 @@ class Connection:
     """
 
     socket: socket.socket
-    process: detached.Process | None = None
+    process: detached.DetachedProcess | None = None
     log: IO[bytes] | None = None
     _log_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     """Held to read or close the log: the I/O thread closes it while other threads read it."""

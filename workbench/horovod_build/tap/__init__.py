@@ -1,7 +1,7 @@
 """A patch that records each collective at its source, in every rank.
 
 Horovod's timeline exists on rank 0 only, and costs more than the collectives of a small model.
-The files of this folder are added to Horovod: `tap.h` is called at the moments to record, and
+The files of this folder are added to Horovod: `tap.h` is called at the times to record, and
 `tap.cc` keeps the records until `workbench.rank.backends.horovod_tap` reads them.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.horovod_build.patch import REPOSITORY, Edit, Patch
+from workbench.horovod_build.patch import REPOSITORY, Edit, SourcePatch
 
 _FOLDER = Path(__file__).parent
-_COMMON, _TORCH = "horovod/common", "horovod/torch"
+_COMMON = "horovod/common"
+_TORCH = "horovod/torch"
 
-TAP = Patch(
+TAP = SourcePatch(
     name="tap",
     defect="the times of collectives are not recorded, and neither is what a rank waits for",
     upstream=f"{REPOSITORY}/horovod/common/timeline.cc#L571",

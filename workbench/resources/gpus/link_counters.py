@@ -2,9 +2,9 @@
 
 For NVLink, the driver has a counter for each link. For PCIe, it has byte counters that are
 quick to read, but may have only 32 bits and then wrap many times between samples: they are
-used only after they have exceeded 32 bits. Until then, NVML measures the throughput. This
-blocks for 20 ms per call, so it runs in a thread, one round over all GPUs per sample, and a
-sample has the figures of the last round.
+used only after they have exceeded 32 bits. Until then, NVML measures the throughput. That call
+blocks for 20 ms, so it runs in a thread, one round over all GPUs per sample. A sample has the
+figures of the last round.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from workbench.resources.gpus.nvml import (
     FieldReading,
     Nvml,
     WallClock,
-    ask,
     first_reason,
-    not_there,
+    is_unsupported,
+    query,
     read_fields,
 )
 from workbench.resources.unknown import Unknown
-from workbench.resources.usage import FIRST, Rate, added
+from workbench.resources.usage import FIRST, Rate, sum_or_unknown
 
 TxRx = tuple[float | Unknown, float | Unknown]
 TxRxOrNone = tuple[float | Unknown | None, float | Unknown | None]
 
 # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES; "value can be wrapped".
 _PCIE_FIELDS = ((197, 0), (198, 0))
-# nvmlPcieUtilCounter_t: sent and received; in KB/s, which nvml.h does not define further.
+# nvmlPcieUtilCounter_t: sent and received; in KB/s, a unit that nvml.h does not define further.
 _SENT, _RECEIVED = 0, 1
 _KB = 1000
 _WIDE = 1 << 32
@@ -42,7 +42,7 @@ _STALE_S = 5.0
 
 
 class _LinkFields(NamedTuple):
-    """Field ids of the sent and received data, and the bytes of one count."""
+    """Field ids of the sent and received data, and the bytes that one count stands for."""
 
     sent: int
     received: int
@@ -59,7 +59,7 @@ _RETRY_READINGS = 60
 class NvLinkMeter:
     """Total rates of one GPU's NVLinks, from a rate of each link's counter.
 
-    If the rate of one link is unknown, the total is unknown too: this is so for one interval
+    If the rate of one link is unknown, the total is unknown too: this lasts for one interval
     after a link was reset or came up.
     """
 
@@ -68,38 +68,39 @@ class NvLinkMeter:
         self._clock = WallClock()
         self._fields: _LinkFields | None = None
         self._links = 0
-        self._why = Unknown("not asked yet")
-        self._wait = 0
+        self._unavailable = Unknown("not asked yet")
+        self._skip_readings = 0
 
     def read(self, nvml: Nvml, handle: Any) -> tuple[float | Unknown, float | Unknown]:
         """Return the bytes per second sent and received since the previous reading."""
         if self._fields is None:
-            self._find(nvml, handle)
+            self._find_fields(nvml, handle)
         if self._fields is None:
-            return self._why, self._why
+            return self._unavailable, self._unavailable
         if self._clock.was_set():
             self._rates.clear()
-        found = read_fields(nvml, handle, _wanted(self._fields, self._links))
-        if isinstance(found, Unknown):
+        readings = read_fields(nvml, handle, _field_scopes(self._fields, self._links))
+        if isinstance(readings, Unknown):
             self._rates.clear()
-            return found, found
-        return self._rate(found[: self._links], 0), self._rate(found[self._links :], 1)
+            return readings, readings
+        return self._rate(readings[: self._links], 0), self._rate(readings[self._links :], 1)
 
-    def _find(self, nvml: Nvml, handle: Any) -> None:
-        if self._wait:
-            self._wait -= 1
+    def _find_fields(self, nvml: Nvml, handle: Any) -> None:
+        if self._skip_readings:
+            self._skip_readings -= 1
             return
-        for kind in _LINK_FIELDS:
-            found = read_fields(nvml, handle, _wanted(kind, MAX_LINKS))
-            if isinstance(found, Unknown):
-                self._why = found
+        for fields in _LINK_FIELDS:
+            readings = read_fields(nvml, handle, _field_scopes(fields, MAX_LINKS))
+            if isinstance(readings, Unknown):
+                self._unavailable = readings
                 continue
-            answered = [n for n in range(MAX_LINKS) if not isinstance(found[n].value, Unknown)]
+            answered = [n for n in range(MAX_LINKS) if not isinstance(readings[n].value, Unknown)]
             if answered:
-                self._fields, self._links = kind, answered[-1] + 1
+                self._fields = fields
+                self._links = answered[-1] + 1
                 return
-            self._why = first_reason(found)
-        self._wait = _RETRY_READINGS
+            self._unavailable = first_reason(readings)
+        self._skip_readings = _RETRY_READINGS
 
     def _rate(self, links: list[FieldReading], direction: int) -> float | Unknown:
         assert self._fields is not None
@@ -115,12 +116,12 @@ class NvLinkMeter:
         ]
         if not counting:
             return first_reason(links)
-        total = added(counting)
+        total = sum_or_unknown(counting)
         return total if isinstance(total, Unknown) else total * self._fields.unit_bytes
 
 
 @functools.cache
-def _wanted(fields: _LinkFields, links: int) -> tuple[tuple[int, int], ...]:
+def _field_scopes(fields: _LinkFields, links: int) -> tuple[tuple[int, int], ...]:
     both = fields.sent, fields.received
     return tuple((field, link) for field in both for link in range(links))
 
@@ -135,19 +136,19 @@ class PcieMeter:
 
     def read(self, nvml: Nvml, handle: Any) -> TxRxOrNone:
         """Return the bytes per second sent and received; None if a counter may have 32 bits."""
-        found = read_fields(nvml, handle, _PCIE_FIELDS)
-        if isinstance(found, Unknown):
+        readings = read_fields(nvml, handle, _PCIE_FIELDS)
+        if isinstance(readings, Unknown):
             return None, None
         if self._clock.was_set():
             self._rates = (Rate(), Rate())
-        return self._rate(found[0], 0), self._rate(found[1], 1)
+        return self._rate(readings[0], 0), self._rate(readings[1], 1)
 
-    def _rate(self, reading: FieldReading, which: int) -> float | Unknown | None:
+    def _rate(self, reading: FieldReading, direction: int) -> float | Unknown | None:
         if isinstance(reading.value, Unknown):
             return None
-        self._wide[which] |= reading.value >= _WIDE
-        rate = self._rates[which].update(reading.value, reading.time_s)
-        return rate if self._wide[which] else None
+        self._wide[direction] |= reading.value >= _WIDE
+        rate = self._rates[direction].update(reading.value, reading.time_s)
+        return rate if self._wide[direction] else None
 
 
 class PcieRounds:
@@ -155,25 +156,25 @@ class PcieRounds:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._found: dict[int, tuple[float, TxRx]] = {}
-        self._refused: dict[int, TxRx] = {}
+        self._measured: dict[int, tuple[float, TxRx]] = {}
+        self._unsupported: dict[int, TxRx] = {}
         self._closing = False
 
     def latest(self, position: int) -> TxRx:
         """Return the result of the last round for the GPU at a position in the list."""
-        if position in self._refused:
-            return self._refused[position]
-        if position not in self._found:
+        if position in self._unsupported:
+            return self._unsupported[position]
+        if position not in self._measured:
             return FIRST, FIRST
-        at, both = self._found[position]
-        if time.monotonic() - at > _STALE_S:
-            why = Unknown(f"NVML has not measured it for {_STALE_S:g} s")
-            return why, why
-        return both
+        measured_s, rates = self._measured[position]
+        if time.monotonic() - measured_s > _STALE_S:
+            stale = Unknown(f"NVML has not measured it for {_STALE_S:g} s")
+            return stale, stale
+        return rates
 
     def start(self, nvml: Nvml, handles: Mapping[int, Any]) -> None:
         """Start a round over the GPUs, given by their positions, unless one is running."""
-        handles = {n: handle for n, handle in handles.items() if n not in self._refused}
+        handles = {n: handle for n, handle in handles.items() if n not in self._unsupported}
         if not handles or (self._thread is not None and self._thread.is_alive()):
             return
         self._thread = threading.Thread(
@@ -182,7 +183,7 @@ class PcieRounds:
         self._thread.start()
 
     def close(self, limit_s: float) -> bool:
-        """Wait for the running round, and return whether it has ended and NVML can be shut down."""
+        """Wait for the running round. Return whether it has ended, so that NVML can be closed."""
         self._closing = True
         if self._thread is None:
             return True
@@ -193,12 +194,12 @@ class PcieRounds:
         for position, handle in handles.items():
             if self._closing:
                 return
-            both = (_measure(nvml, handle, _SENT), _measure(nvml, handle, _RECEIVED))
-            self._found[position] = time.monotonic(), both
-            if all(not_there(each) for each in both):
-                self._refused[position] = both
+            rates = (_measure(nvml, handle, _SENT), _measure(nvml, handle, _RECEIVED))
+            self._measured[position] = time.monotonic(), rates
+            if all(is_unsupported(rate) for rate in rates):
+                self._unsupported[position] = rates
 
 
 def _measure(nvml: Nvml, handle: Any, counter: int) -> float | Unknown:
-    found = ask(nvml, handle, "nvmlDeviceGetPcieThroughput", counter)
-    return found if isinstance(found, Unknown) else float(found * _KB)
+    throughput = query(nvml, handle, "nvmlDeviceGetPcieThroughput", counter)
+    return throughput if isinstance(throughput, Unknown) else float(throughput * _KB)

@@ -7,11 +7,17 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from workbench.resources.distance import Distance
-from workbench.resources.gpus.nvml import Nvml, ask, name_of, not_there, pci_address
+from workbench.resources.gpus.nvml import (
+    Nvml,
+    is_unsupported,
+    name_or_unknown,
+    pci_address,
+    query,
+)
 from workbench.resources.gpus.records import Fabric, GpuPair, NvLink, NvLinks
 from workbench.resources.unknown import Unknown, if_known
 
-# NVML_NVLINK_MAX_LINKS of nvml.h (CUDA 13); a driver refuses numbers beyond its own.
+# NVML_NVLINK_MAX_LINKS of nvml.h (CUDA 13); a driver rejects numbers beyond its own limit.
 MAX_LINKS = 36
 
 # NVML_NVLINK_VERSION_ of nvml.h.
@@ -49,7 +55,9 @@ _DISTANCES = {
 }
 
 # nvmlGpuP2PCapsIndex_t; pynvml's READ is a tuple by mistake.
-_P2P_READ, _P2P_WRITE, _P2P_NVLINK = 0, 1, 2
+_P2P_READ = 0
+_P2P_WRITE = 1
+_P2P_NVLINK = 2
 
 # nvmlGpuP2PStatus_t; 6 is NVML's own "unknown".
 _P2P_STATUSES = {
@@ -63,10 +71,10 @@ _P2P_STATUSES = {
 
 
 def nvlinks(nvml: Nvml, form: str | Unknown, handle: Any) -> NvLinks:
-    """Return the NVLinks of a GPU; a MIG device cannot use those of its GPU."""
+    """Return the NVLinks of a GPU; a MIG device cannot use its GPU's NVLinks."""
     if form == "mig":
-        why = Unknown("a MIG device has no NVLink")
-        return NvLinks(why, why, why)
+        no_nvlink = Unknown("a MIG device has no NVLink")
+        return NvLinks(no_nvlink, no_nvlink, no_nvlink)
     links = _links(nvml, handle)
     return NvLinks(
         links=links, nominal_gb_per_s=_total_gb_per_s(links), fabric=_fabric(nvml, handle)
@@ -75,20 +83,20 @@ def nvlinks(nvml: Nvml, form: str | Unknown, handle: Any) -> NvLinks:
 
 def _links(nvml: Nvml, handle: Any) -> tuple[NvLink, ...] | Unknown:
     states: list[int | Unknown] = [
-        ask(nvml, handle, "nvmlDeviceGetNvLinkState", number) for number in range(MAX_LINKS)
+        query(nvml, handle, "nvmlDeviceGetNvLinkState", number) for number in range(MAX_LINKS)
     ]
     first = states[0]
     if isinstance(first, Unknown) and all(isinstance(state, Unknown) for state in states):
         return first
-    # NVML has no call for the number of links: it rejects numbers beyond it.
-    while not_there(states[-1]):
+    # NVML has no call for the number of links, but rejects numbers beyond it.
+    while is_unsupported(states[-1]):
         states.pop()
     return tuple(_link(nvml, handle, number, state) for number, state in enumerate(states))
 
 
 def _link(nvml: Nvml, handle: Any, number: int, state: int | Unknown) -> NvLink:
-    version = name_of(
-        ask(nvml, handle, "nvmlDeviceGetNvLinkVersion", number),
+    version = name_or_unknown(
+        query(nvml, handle, "nvmlDeviceGetNvLinkVersion", number),
         _VERSIONS,
         "the driver reports NVLink version {}",
     )
@@ -96,18 +104,20 @@ def _link(nvml: Nvml, handle: Any, number: int, state: int | Unknown) -> NvLink:
     if isinstance(state, Unknown):
         return NvLink(number, state, version, state, state, nominal)
     if not state:
-        nobody = Unknown("the link is down")
-        return NvLink(number, "down", version, nobody, nobody, nominal)
+        no_peer = Unknown("the link is down")
+        return NvLink(number, "down", version, no_peer, no_peer, nominal)
     return NvLink(
         number=number,
         state="up",
         version=version,
-        peer=name_of(
-            ask(nvml, handle, "nvmlDeviceGetNvLinkRemoteDeviceType", number),
+        peer=name_or_unknown(
+            query(nvml, handle, "nvmlDeviceGetNvLinkRemoteDeviceType", number),
             _PEERS,
             "the driver does not know what is at the other end",
         ),
-        peer_pci_address=pci_address(ask(nvml, handle, "nvmlDeviceGetNvLinkRemotePciInfo", number)),
+        peer_pci_address=pci_address(
+            query(nvml, handle, "nvmlDeviceGetNvLinkRemotePciInfo", number)
+        ),
         nominal_gb_per_s=nominal,
     )
 
@@ -135,35 +145,40 @@ def _total_gb_per_s(links: tuple[NvLink, ...] | Unknown) -> float | Unknown:
 def _fabric(nvml: Nvml, handle: Any) -> Fabric | Unknown:
     if isinstance(handle, Unknown):
         return handle
-    found = nvml.fill("nvmlDeviceGetGpuFabricInfoV", handle, "c_nvmlGpuFabricInfoV_t")
-    if isinstance(found, Unknown) and not not_there(found):
-        # Drivers before 535 know the call without a version only.
-        found = nvml.fill("nvmlDeviceGetGpuFabricInfo", handle, "c_nvmlGpuFabricInfo_t")
-    if isinstance(found, Unknown):
-        return found
-    number = found.state & 0xFF  # a byte in nvml.h; pynvml reads the padding behind it too
+    info = nvml.fill("nvmlDeviceGetGpuFabricInfoV", handle, "c_nvmlGpuFabricInfoV_t")
+    if isinstance(info, Unknown) and not is_unsupported(info):
+        # Drivers before 535 have only the call without a version.
+        info = nvml.fill("nvmlDeviceGetGpuFabricInfo", handle, "c_nvmlGpuFabricInfo_t")
+    if isinstance(info, Unknown):
+        return info
+    number = info.state & 0xFF  # a byte in nvml.h; pynvml also reads the padding behind it
     if number == 0:
         return _FABRIC_UNSUPPORTED
     state = _FABRIC_STATES.get(number, Unknown(f"the driver reports state {number}"))
     if state != "completed":
         return Fabric(state, Unknown("the registration has not ended"))
-    return Fabric(state, "success" if found.status == 0 else nvml.reason(found.status))
+    return Fabric(state, "success" if info.status == 0 else nvml.reason(info.status))
 
 
 def gpu_pairs(nvml: Nvml, gpus: Iterable[tuple[int, Any]]) -> tuple[GpuPair, ...]:
-    """Return all pairs of GPUs, each given by its index and handle.
+    """Return all pairs of GPUs. Each GPU is given by its index and handle.
 
     A GPU with MIG devices counts once, as they share its position.
     """
-    return tuple(_pair(nvml, one, other) for one, other in itertools.combinations(gpus, 2))
+    return tuple(_pair(nvml, gpu, peer) for gpu, peer in itertools.combinations(gpus, 2))
 
 
-def _pair(nvml: Nvml, one: tuple[int, Any], other: tuple[int, Any]) -> GpuPair:
-    (first, handle), (second, peer) = one, other
+def _pair(nvml: Nvml, gpu: tuple[int, Any], peer: tuple[int, Any]) -> GpuPair:
+    first, handle = gpu
+    second, peer_handle = peer
 
     def read(names: dict[int, S], call: str, *arguments: int) -> S | Unknown:
-        found = peer if isinstance(peer, Unknown) else ask(nvml, handle, call, peer, *arguments)
-        return name_of(found, names, "the driver reports an undefined value, {}")
+        number = (
+            peer_handle
+            if isinstance(peer_handle, Unknown)
+            else query(nvml, handle, call, peer_handle, *arguments)
+        )
+        return name_or_unknown(number, names, "the driver reports an undefined value, {}")
 
     return GpuPair(
         first=first,

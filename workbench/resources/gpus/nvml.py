@@ -1,4 +1,4 @@
-"""Call NVML, list its devices, and convert each of its errors to `Unknown` with a reason."""
+"""Call NVML, list its devices, and convert its errors to `Unknown` with a reason."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _REASONS = {
     18: "the driver's library and kernel module differ in version: restart the VM",
     25: "this driver speaks another version of the call",  # ARGUMENT_VERSION_MISMATCH
 }
-_ABSENT = {9, 12}
-_TOO_OLD = _REASONS[13]
-_LACKING = {_REASONS[2], _REASONS[3], _REASONS[6]}
+_NO_DRIVER = {9, 12}
+_MISSING_CALL = _REASONS[13]
+_UNSUPPORTED = {_REASONS[2], _REASONS[3], _REASONS[6]}
 # nvmlGpuVirtualizationMode_t; 3 and 4 are the hypervisor's own view of a physical GPU.
 _FORMS = {0: "whole", 1: "passthrough", 2: "vgpu", 3: "whole", 4: "whole"}
 _MIG_ENABLED = 1
@@ -81,10 +81,10 @@ class Nvml:
         try:
             self._library.nvmlInit()
         except self._library.NVMLError as error:
-            absent = getattr(error, "value", None) in _ABSENT
+            absent = getattr(error, "value", None) in _NO_DRIVER
             raise NvmlUnavailable(self._explain(error), absent=absent) from error
 
-    def ask(self, call: str, *arguments: Any) -> Any:
+    def query(self, call: str, *arguments: Any) -> Any:
         """Return the result of an NVML call, or `Unknown` if NVML raises an error.
 
         Bytes are decoded, and NVML's ``N/A`` becomes `Unknown`.
@@ -109,11 +109,11 @@ class Nvml:
         if kind is None:
             return Unknown(f"the installed nvidia-ml-py has no {structure}")
         filled = kind()
-        answer = self.ask(call, handle, ctypes.pointer(filled))
+        answer = self.query(call, handle, ctypes.pointer(filled))
         return answer if isinstance(answer, Unknown) else filled
 
     def constant(self, name: str) -> int | None:
-        """Return a number of ``pynvml``; None if the installed version does not have it."""
+        """Return a constant of ``pynvml``; None if the installed version does not have it."""
         return getattr(self._library, name, None)
 
     @staticmethod
@@ -123,20 +123,20 @@ class Nvml:
 
     def close(self) -> None:
         """Shut NVML down; it stays initialized for other users in this process."""
-        self.ask("nvmlShutdown")
+        self.query("nvmlShutdown")
 
     def _explain(self, error: Exception) -> str:
         return _REASONS.get(getattr(error, "value", -1), f"NVML says: {error}")
 
 
-def not_there(value: Any) -> bool:
-    """Return whether NVML reported that the device lacks a feature, not a fault."""
-    return isinstance(value, Unknown) and value.reason in _LACKING
+def is_unsupported(value: Any) -> bool:
+    """Return whether NVML reported that the device lacks a feature, which is not a fault."""
+    return isinstance(value, Unknown) and value.reason in _UNSUPPORTED
 
 
-def too_old(value: Any) -> bool:
+def is_missing_call(value: Any) -> bool:
     """Return whether NVML reported that the driver does not have the call."""
-    return isinstance(value, Unknown) and value.reason == _TOO_OLD
+    return isinstance(value, Unknown) and value.reason == _MISSING_CALL
 
 
 def _import() -> Library:
@@ -158,45 +158,55 @@ def devices(nvml: Nvml) -> Iterator[tuple[int, Any, str | Unknown, Any]]:
         NVML's index, the device's handle, its form, and the handle of its physical GPU
         (the same handle unless it is a MIG device).
     """
-    count = nvml.ask("nvmlDeviceGetCount")
+    count = nvml.query("nvmlDeviceGetCount")
     for index in range(0 if isinstance(count, Unknown) else count):
-        handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
+        handle = nvml.query("nvmlDeviceGetHandleByIndex", index)
         form = handle if isinstance(handle, Unknown) else _form(nvml, handle)
-        parts = [] if isinstance(form, Unknown) else _mig_devices(nvml, handle, form)
-        for device in parts:
+        mig_devices = [] if isinstance(form, Unknown) else _mig_devices(nvml, handle, form)
+        for device in mig_devices:
             yield index, device, "mig", handle
-        if not parts:
+        if not mig_devices:
             yield index, handle, form, handle
 
 
-def ask(nvml: Nvml, handle: Any, call: str, *arguments: Any) -> Any:
-    """Call NVML for one device; the result is the handle itself if that is `Unknown`."""
-    return handle if isinstance(handle, Unknown) else nvml.ask(call, handle, *arguments)
+def query(nvml: Nvml, handle: Any, call: str, *arguments: Any) -> Any:
+    """Call NVML for one device. If the handle is `Unknown`, return it instead."""
+    return handle if isinstance(handle, Unknown) else nvml.query(call, handle, *arguments)
 
 
-def memory_of(nvml: Nvml, handle: Any) -> Any:
+def read_memory(nvml: Nvml, handle: Any) -> Any:
     """Return a device's ``total`` and ``used`` bytes of memory, as ``nvidia-smi`` shows them.
 
-    Version 2 of NVML's query counts separately what driver and firmware reserve. A driver that does
-    not have it counts that as used.
+    Version 2 of NVML's query reports the memory that driver and firmware reserve separately. A
+    driver without that version counts it as used.
     """
     if (version := nvml.constant("nvmlMemory_v2")) is not None:
-        memory = ask(nvml, handle, "nvmlDeviceGetMemoryInfo", version)
+        memory = query(nvml, handle, "nvmlDeviceGetMemoryInfo", version)
         if not isinstance(memory, Unknown):
             return memory
-    return ask(nvml, handle, "nvmlDeviceGetMemoryInfo")
+    return query(nvml, handle, "nvmlDeviceGetMemoryInfo")
 
 
-def name_of(number: int | Unknown, names: Mapping[int, N], otherwise: str) -> N | Unknown:
-    """Return the name of one of NVML's numbers; `otherwise` is the reason if it has none."""
+def name_or_unknown(number: int | Unknown, names: Mapping[int, N], reason: str) -> N | Unknown:
+    """Return the name of one of NVML's numbers.
+
+    A number without a name gives an `Unknown`; ``{}`` in its reason stands for the number.
+
+    Examples
+    --------
+    >>> name_or_unknown(1, {0: "off", 1: "on"}, "the driver reports mode {}")
+    'on'
+    >>> name_or_unknown(7, {0: "off", 1: "on"}, "the driver reports mode {}")
+    Unknown(reason='the driver reports mode 7')
+    """
     if isinstance(number, Unknown):
         return number
-    return names.get(number, Unknown(otherwise.format(number)))
+    return names.get(number, Unknown(reason.format(number)))
 
 
 def mig_mode(nvml: Nvml, handle: Any) -> bool | Unknown:
     """Return whether a GPU is in MIG mode."""
-    mode = ask(nvml, handle, "nvmlDeviceGetMigMode")
+    mode = query(nvml, handle, "nvmlDeviceGetMigMode")
     return if_known(mode, lambda both: bool(both[0] == _MIG_ENABLED))
 
 
@@ -212,36 +222,43 @@ def pci_address(info: Any) -> str | Unknown:
 
 
 def _form(nvml: Nvml, handle: Any) -> str | Unknown:
-    mode = nvml.ask("nvmlDeviceGetVirtualizationMode", handle)
-    return name_of(mode, _FORMS, "the driver reports virtualization mode {}")
+    mode = nvml.query("nvmlDeviceGetVirtualizationMode", handle)
+    return name_or_unknown(mode, _FORMS, "the driver reports virtualization mode {}")
 
 
 def _mig_devices(nvml: Nvml, handle: Any, form: str | Unknown) -> list[Any]:
     # A MIG-backed vGPU is a single device in its VM, whatever its MIG mode is.
     if form == "vgpu" or mig_mode(nvml, handle) is not True:
         return []
-    most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
-    slots = range(0 if isinstance(most, Unknown) else most)
-    found = (nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in slots)
-    return [device for device in found if not isinstance(device, Unknown)]
+    max_devices = nvml.query("nvmlDeviceGetMaxMigDeviceCount", handle)
+    slots = range(0 if isinstance(max_devices, Unknown) else max_devices)
+    handles = (nvml.query("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in slots)
+    return [device for device in handles if not isinstance(device, Unknown)]
 
 
 class FieldReading(NamedTuple):
-    """Value of a field, and when the driver read it, in seconds since the epoch."""
+    """The value of a field, and when the driver read it, in seconds since the epoch."""
 
     value: float | Unknown
     time_s: float
 
 
 def read_fields(
-    nvml: Nvml, handle: Any, wanted: Sequence[tuple[int, int]]
+    nvml: Nvml, handle: Any, fields: Sequence[tuple[int, int]]
 ) -> list[FieldReading] | Unknown:
     """Read several fields of a device in one call.
 
-    `wanted` has the id of each field (``NVML_FI_DEV_``) and its scope, such as the number of a
-    link. Returns a reading for each, in order; `Unknown` if the driver rejects the call.
+    Parameters
+    ----------
+    fields
+        The id of each field (``NVML_FI_DEV_``), and its scope, such as the number of a link.
+
+    Returns
+    -------
+    list or Unknown
+        A reading for each field, in order; `Unknown` if the driver rejects the call.
     """
-    values = ask(nvml, handle, "nvmlDeviceGetFieldValues", list(wanted))
+    values = query(nvml, handle, "nvmlDeviceGetFieldValues", list(fields))
     if isinstance(values, Unknown):
         return values
     now = time.time()
@@ -250,7 +267,7 @@ def read_fields(
 
 def first_reason(readings: Iterable[FieldReading]) -> Unknown:
     """Return the first reason why fields could not be read."""
-    reasons = (each.value for each in readings if isinstance(each.value, Unknown))
+    reasons = (reading.value for reading in readings if isinstance(reading.value, Unknown))
     return next(reasons, Unknown("not reported by the driver for this device"))
 
 
@@ -260,7 +277,7 @@ def _reading(nvml: Nvml, value: Any, now: float) -> FieldReading:
     member = _VALUE_MEMBERS.get(value.valueType)
     if member is None:
         return FieldReading(Unknown(f"the driver reports a value of type {value.valueType}"), now)
-    # some drivers leave the time out
+    # Some drivers leave the time out.
     return FieldReading(getattr(value.value, member), value.timestamp / 1e6 or now)
 
 
@@ -273,5 +290,6 @@ class WallClock:
     def was_set(self) -> bool:
         """Return whether the clock was set since the last call."""
         ahead_s = time.time() - time.monotonic()
-        last, self._ahead_s = self._ahead_s, ahead_s
+        last = self._ahead_s
+        self._ahead_s = ahead_s
         return last is not None and abs(ahead_s - last) > _CLOCK_STEP_S

@@ -7,6 +7,7 @@ NVLinks, and the connections between GPUs. If one of them hangs, only its values
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -16,11 +17,11 @@ from workbench.resources.gpus.nvlinks import gpu_pairs, nvlinks
 from workbench.resources.gpus.nvml import (
     Library,
     Nvml,
-    ask,
     devices,
-    memory_of,
     mig_mode,
     pci_address,
+    query,
+    read_memory,
 )
 from workbench.resources.gpus.records import Gpu, GpuPair
 from workbench.resources.gpus.state import gpu_state
@@ -28,8 +29,11 @@ from workbench.resources.gpus.vgpu import VgpuProfile, decode_profile
 from workbench.resources.time_limited_call import TimeLimitedCall
 from workbench.resources.unknown import Unknown, if_known
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Device = tuple[int, Any, "str | Unknown", Any]
+"""Index, handle, form and physical GPU's handle of a device, as `nvml.devices` yields them."""
 
 _STATE = TimeLimitedCall("NVML (state of the GPUs)")
 _NVLINK = TimeLimitedCall("NVML (NVLinks)")
@@ -42,30 +46,36 @@ def probe_gpus(
 ) -> tuple[tuple[Gpu, ...], tuple[GpuPair, ...] | Unknown]:
     """Return the GPUs and vGPUs, and the connection of each pair.
 
-    A GPU in MIG mode is replaced by its MIG devices. The parts after the list share the time
-    that is left of `limit_s`.
+    A GPU in MIG mode is replaced by its MIG devices. The parts that are read after the list
+    share the rest of `limit_s`.
     """
     ends = time.monotonic() + limit_s
     nvml = Nvml(library)
     try:
-        found = list(devices(nvml))
-        gpus = _listed(nvml, found)
+        listed = list(devices(nvml))
+        gpus = _list_gpus(nvml, listed)
     except BaseException:
         nvml.close()
         raise
-    return _detailed(nvml, found, gpus, ends)
+    return _add_details(nvml, listed, gpus, ends)
 
 
-def _detailed(
-    nvml: Nvml, found: list[Device], gpus: tuple[Gpu, ...], ends: float
+def _add_details(
+    nvml: Nvml, listed: list[Device], gpus: tuple[Gpu, ...], ends: float
 ) -> tuple[tuple[Gpu, ...], tuple[GpuPair, ...] | Unknown]:
-    states = _part(_STATE, lambda: [gpu_state(nvml, form, gpu) for _, _, form, gpu in found], ends)
-    links = _part(_NVLINK, lambda: [nvlinks(nvml, form, gpu) for _, _, form, gpu in found], ends)
-    physical = {index: gpu for index, _, _, gpu in found}
-    pairs = _part(_PAIRS, lambda: gpu_pairs(nvml, physical.items()), ends)
+    states = _read_part(
+        _STATE, lambda: [gpu_state(nvml, form, gpu) for _, _, form, gpu in listed], ends
+    )
+    links = _read_part(
+        _NVLINK, lambda: [nvlinks(nvml, form, gpu) for _, _, form, gpu in listed], ends
+    )
+    physical = {index: gpu for index, _, _, gpu in listed}
+    pairs = _read_part(_PAIRS, lambda: gpu_pairs(nvml, physical.items()), ends)
     # If a call hangs in the library, closing it could hang too.
-    if not any(isinstance(found, Unknown) for found in (states, links, pairs)):
+    if not any(isinstance(part, Unknown) for part in (states, links, pairs)):
         nvml.close()
+    else:
+        _log.info("NVML stays open: a part of the GPUs' state could not be read")
     if isinstance(states, Unknown):
         states = [dict.fromkeys(_STATE_FIELDS, states)] * len(gpus)
     if isinstance(links, Unknown):
@@ -77,38 +87,38 @@ def _detailed(
     return tuple(detailed), pairs
 
 
-def _part(call: TimeLimitedCall, ask_all: Callable[[], T], ends: float) -> T | Unknown:
+def _read_part(call: TimeLimitedCall, read: Callable[[], T], ends: float) -> T | Unknown:
     # Each call gets half of the remaining time: if it hangs, some time is left for the next.
     limit_s = round(max(0.0, ends - time.monotonic()) / 2, 2)
     try:
-        return call.run(ask_all, limit_s)
+        return call.run(read, limit_s)
     except Exception as error:  # noqa: BLE001  # a query that fails only affects its own values
         return Unknown(f"{type(error).__name__}: {error}")
 
 
-def _listed(nvml: Nvml, found: list[Device]) -> tuple[Gpu, ...]:
-    driver = nvml.ask("nvmlSystemGetDriverVersion")
-    cuda = if_known(nvml.ask("nvmlSystemGetCudaDriverVersion"), _cuda_version)
-    return tuple(_gpu(nvml, device, driver, cuda) for device in found)
+def _list_gpus(nvml: Nvml, listed: list[Device]) -> tuple[Gpu, ...]:
+    driver = nvml.query("nvmlSystemGetDriverVersion")
+    cuda = if_known(nvml.query("nvmlSystemGetCudaDriverVersion"), _cuda_version)
+    return tuple(_gpu(nvml, device, driver, cuda) for device in listed)
 
 
 def _gpu(nvml: Nvml, device: Device, driver: str | Unknown, cuda: str | Unknown) -> Gpu:
     index, handle, form, parent = device
-    name = ask(nvml, handle, "nvmlDeviceGetName")
+    name = query(nvml, handle, "nvmlDeviceGetName")
     profile = _profile(name, form)
     not_read: dict[str, Any] = dict.fromkeys((*_STATE_FIELDS, "nvlink"), Unknown("not read yet"))
     return Gpu(
         index=index,
-        uuid=ask(nvml, handle, "nvmlDeviceGetUUID"),
+        uuid=query(nvml, handle, "nvmlDeviceGetUUID"),
         name=name,
-        pci_address=pci_address(ask(nvml, parent, "nvmlDeviceGetPciInfo")),
-        memory_bytes=if_known(memory_of(nvml, handle), lambda one: int(one.total)),
+        pci_address=pci_address(query(nvml, parent, "nvmlDeviceGetPciInfo")),
+        memory_bytes=if_known(read_memory(nvml, handle), lambda info: int(info.total)),
         form=form,
         vgpu_profile=profile,
         driver_version=driver,
         cuda_version=cuda,
         compute_capability=if_known(
-            ask(nvml, parent, "nvmlDeviceGetCudaComputeCapability"),
+            query(nvml, parent, "nvmlDeviceGetCudaComputeCapability"),
             lambda version: f"{version[0]}.{version[1]}",
         ),
         vgpu=if_known(profile, _decode),

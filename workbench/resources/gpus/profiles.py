@@ -32,8 +32,8 @@ _TIME_SLICED_GB = {
 
 
 @dataclass(frozen=True)
-class GpuShare:
-    """One way to get a part of a board's memory, or all of it.
+class BoardShare:
+    """A profile or slice that provides a part of a board's memory, or all of it.
 
     Attributes
     ----------
@@ -61,6 +61,11 @@ def board_memory_gb(board: str) -> int:
     ------
     UsageError
         The board is not known.
+
+    Examples
+    --------
+    >>> board_memory_gb("H200")
+    141
     """
     if board not in BOARD_GB:
         raise UsageError(
@@ -70,33 +75,38 @@ def board_memory_gb(board: str) -> int:
     return BOARD_GB[board]
 
 
-def smallest_shares(board: str, memory_gb: float) -> list[GpuShare]:
-    """Return the smallest shares of a board with at least `memory_gb`, one of each kind.
+def smallest_shares(board: str, memory_gb: float) -> list[BoardShare]:
+    """Return the smallest share of each kind that has at least `memory_gb`.
 
-    Kinds are time-sliced vGPU profiles, MIG slices and MIG-backed vGPU profiles. The list is
-    empty if the board is too small. It lacks the time-sliced profile if that may be smaller
-    than the complete one and the board's profiles are not known here.
+    The kinds are time-sliced vGPU profiles, MIG slices and MIG-backed vGPU profiles. The list is
+    empty if the board is too small. It has no time-sliced profile if that could be a part of the
+    board and the board's time-sliced profiles are not known here.
 
     Raises
     ------
     UsageError
         The board is not known.
+
+    Examples
+    --------
+    >>> [share.name for share in smallest_shares("A100", 15)]
+    ['A100-20C', 'MIG 3g.20gb', 'A100-3-20C']
     """
-    most = board_memory_gb(board)
+    board_gb = board_memory_gb(board)
     fractions = _TIME_SLICED_GB.get(board)
-    found = []
-    if fractions is not None or memory_gb > most / 2:
-        sizes = [gb for gb in (*(fractions or ()), most) if gb >= memory_gb]
-        found += [GpuShare(f"{board}-{gb}C", gb) for gb in sizes[:1]]
-    for slices, gb in _mig(board, most):
+    shares = []
+    if fractions is not None or memory_gb > board_gb / 2:
+        sizes = [gb for gb in (*(fractions or ()), board_gb) if gb >= memory_gb]
+        shares += [BoardShare(f"{board}-{gb}C", gb) for gb in sizes[:1]]
+    for slices, gb in _mig(board, board_gb):
         if gb >= memory_gb:
-            profile = GpuShare(f"{board}-{slices}-{gb}C", gb)
-            return [*found, GpuShare(f"MIG {slices}g.{gb}gb", gb), profile]
-    return found
+            profile = BoardShare(f"{board}-{slices}-{gb}C", gb)
+            return [*shares, BoardShare(f"MIG {slices}g.{gb}gb", gb), profile]
+    return shares
 
 
-def _mig(board: str, most: int) -> tuple[tuple[int, int], ...]:
+def _mig(board: str, board_gb: int) -> tuple[tuple[int, int], ...]:
     """Return the slices and memory of a board's MIG instances, the smallest first."""
     if board == "A30":
         return _MIG_OF_A30
-    return _MIG.get(most, ()) if board.startswith(_WITH_MIG) else ()
+    return _MIG.get(board_gb, ()) if board.startswith(_WITH_MIG) else ()

@@ -11,7 +11,7 @@ from workbench.resources.unknown import EARLIER, Unknown
 
 @dataclass(frozen=True)
 class Licence:
-    """Licence of a vGPU; without one its performance is reduced after some time.
+    """The licence of a vGPU. Without a licence, its performance is reduced after some time.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Ecc:
     remapped_rows_corrected, remapped_rows_uncorrected
         Rows remapped after correctable and after uncorrectable errors (Ampere and later).
     remapping_pending, remapping_failed
-        Whether a remapping is pending until the next reset; whether one failed.
+        Whether a remapping is pending until the next reset; whether a remapping has failed.
     retired_pages
         Pages retired for either reason (before Ampere).
     """
@@ -59,13 +59,13 @@ class Ecc:
 
 @dataclass(frozen=True)
 class GpuClocks:
-    """Current and maximum clocks in MHz, and what currently reduces them.
+    """Current and maximum clocks in MHz, and the reasons that currently reduce them.
 
     Attributes
     ----------
     held_by
-        Reasons: ``"power cap"``, ``"thermal (hardware)"``, ``"idle"``, ...; empty if there are
-        none.
+        Reasons: ``"power cap"``, ``"thermal (hardware)"``, ``"idle"``, ...; empty if the clocks
+        are not reduced.
     """
 
     sm_mhz: int | Unknown
@@ -77,7 +77,7 @@ class GpuClocks:
 
 @dataclass(frozen=True)
 class PcieLink:
-    """A GPU's PCIe link: current and maximum generation and number of lanes.
+    """The PCIe link of a GPU: current and maximum generation, and number of lanes.
 
     An idle GPU may lower its generation, so a lower generation alone is not a fault.
     """
@@ -179,7 +179,7 @@ class Gpu:
     licence
         Licence of a vGPU.
     ecc, clocks, pcie_link
-        State of the GPU; a MIG device has those of its GPU.
+        State of the GPU; a MIG device has the state of its physical GPU.
     persistence_mode
         Whether the driver stays loaded while no process uses the GPU.
     compute_mode
@@ -187,7 +187,7 @@ class Gpu:
     nvlink
         Its links to other GPUs or switches.
     mig_mode
-        Whether the GPU is in MIG mode, in which CUDA uses only its MIG devices.
+        Whether the GPU is in MIG mode. CUDA then uses only its MIG devices.
     """
 
     index: int
@@ -250,8 +250,8 @@ class GpuPair:
         Distance over PCIe, as in `nvidia-smi topo -m`: from PIX to SYS, or INTERNAL for two
         GPUs of one board.
     p2p_read, p2p_write, p2p_nvlink
-        ``"ok"``, or why not: reading and writing the other's memory over any connection, and
-        over NVLink.
+        ``"ok"``, or why it is not possible: reading and writing the other GPU's memory over any
+        connection, and over NVLink.
     """
 
     first: int

@@ -1,18 +1,19 @@
 """Read the state of a GPU by NVML: licence, ECC, clocks, PCIe link and modes.
 
-All but the licence belong to the physical GPU: a MIG device has those of its GPU.
+All fields but the licence belong to the physical GPU: a MIG device has the state of its GPU.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from workbench.resources.gpus.nvml import Nvml, ask, name_of
+from workbench.resources.gpus.nvml import Nvml, name_or_unknown, query
 from workbench.resources.gpus.records import Ecc, GpuClocks, Licence, PcieLink
 from workbench.resources.unknown import Unknown, if_known
 
 # The NVML_GRID_LICENSE_EXPIRY_ numbers of nvml.h; in pynvml they are tuples by mistake.
-_LICENCE_VALID, _LICENCE_PERMANENT = 2, 4
+_LICENCE_VALID = 2
+_LICENCE_PERMANENT = 4
 _NO_EXPIRY_DATE = {
     0: "not reported by the driver",
     1: "the driver could not read it",
@@ -22,8 +23,10 @@ _NO_EXPIRY_DATE = {
 # nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlClockType_t of nvml.h.
 _ECC_ERRORS = "nvmlDeviceGetTotalEccErrors"
 _UNCORRECTED = 1
-_VOLATILE, _AGGREGATE = 0, 1
-SM_CLOCK, MEMORY_CLOCK = 1, 2
+_VOLATILE = 0
+_AGGREGATE = 1
+SM_CLOCK = 1
+MEMORY_CLOCK = 2
 
 # nvmlPageRetirementCause_t: after several single-bit errors, after a double-bit one.
 _RETIREMENT_CAUSES = (0, 1)
@@ -31,7 +34,7 @@ _RETIREMENT_CAUSES = (0, 1)
 # nvmlComputeMode_t; 1 was removed from the driver.
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 
-# nvmlClocksEventReasons of nvml.h; 0x200 and 0x400 only in older drivers.
+# nvmlClocksEventReasons of nvml.h; only older drivers report 0x200 and 0x400.
 _HELD_BY = {
     0x001: "idle",
     0x002: "application clocks",
@@ -48,20 +51,20 @@ _HELD_BY = {
 
 
 def _licence(nvml: Nvml, form: str | Unknown, handle: Any) -> Licence | Unknown:
-    """Return the licence of a vGPU; other GPUs need none."""
+    """Return the licence of a vGPU; other GPUs do not need one."""
     if isinstance(form, Unknown):
         return form
     if form != "vgpu":
         return Unknown("not a vGPU: it needs no licence")
-    found = ask(nvml, handle, "nvmlDeviceGetGridLicensableFeatures")
-    if isinstance(found, Unknown):
-        return found
-    features = list(found.gridLicensableFeatures)[: found.licensableFeaturesCount]
-    if not found.isGridLicenseSupported or not features:
+    answer = query(nvml, handle, "nvmlDeviceGetGridLicensableFeatures")
+    if isinstance(answer, Unknown):
+        return answer
+    features = list(answer.gridLicensableFeatures)[: answer.licensableFeaturesCount]
+    if not answer.isGridLicenseSupported or not features:
         return Unknown("the driver lists no feature that can be licensed")
-    # The driver lists all features that can be licensed; prefer one that is in force.
+    # The driver lists all features that can be licensed; prefer a feature that is in force.
     return _read_licence(
-        min(features, key=lambda one: (not one.featureState, not one.featureEnabled))
+        min(features, key=lambda feature: (not feature.featureState, not feature.featureEnabled))
     )
 
 
@@ -86,20 +89,20 @@ def _expires(date: Any) -> str | Unknown:
 
 
 def gpu_state(nvml: Nvml, form: str | Unknown, gpu: Any) -> dict[str, Any]:
-    """Return the fields of a `Gpu` with its state, given its form and physical GPU's handle."""
+    """Return the fields of a `Gpu` that describe its state, by its form and physical GPU."""
     return {
         "licence": _licence(nvml, form, gpu),
         "ecc": _ecc(nvml, gpu),
         "clocks": _clocks(nvml, gpu),
         "pcie_link": PcieLink(
-            generation=ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"),
-            generation_max=ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkGeneration"),
-            width=ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkWidth"),
-            width_max=ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkWidth"),
+            generation=query(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"),
+            generation_max=query(nvml, gpu, "nvmlDeviceGetMaxPcieLinkGeneration"),
+            width=query(nvml, gpu, "nvmlDeviceGetCurrPcieLinkWidth"),
+            width_max=query(nvml, gpu, "nvmlDeviceGetMaxPcieLinkWidth"),
         ),
-        "persistence_mode": if_known(ask(nvml, gpu, "nvmlDeviceGetPersistenceMode"), bool),
-        "compute_mode": name_of(
-            ask(nvml, gpu, "nvmlDeviceGetComputeMode"),
+        "persistence_mode": if_known(query(nvml, gpu, "nvmlDeviceGetPersistenceMode"), bool),
+        "compute_mode": name_or_unknown(
+            query(nvml, gpu, "nvmlDeviceGetComputeMode"),
             _COMPUTE_MODES,
             "the driver reports compute mode {}",
         ),
@@ -107,45 +110,52 @@ def gpu_state(nvml: Nvml, form: str | Unknown, gpu: Any) -> dict[str, Any]:
 
 
 def _ecc(nvml: Nvml, gpu: Any) -> Ecc:
-    modes = ask(nvml, gpu, "nvmlDeviceGetEccMode")
-    rows = ask(nvml, gpu, "nvmlDeviceGetRemappedRows")
+    modes = query(nvml, gpu, "nvmlDeviceGetEccMode")
+    rows = query(nvml, gpu, "nvmlDeviceGetRemappedRows")
     return Ecc(
         enabled=if_known(modes, lambda both: bool(both[0])),
         enabled_after_reboot=if_known(modes, lambda both: bool(both[1])),
-        volatile_uncorrected=ask(nvml, gpu, _ECC_ERRORS, _UNCORRECTED, _VOLATILE),
-        aggregate_uncorrected=ask(nvml, gpu, _ECC_ERRORS, _UNCORRECTED, _AGGREGATE),
-        remapped_rows_corrected=if_known(rows, lambda four: int(four[0])),
-        remapped_rows_uncorrected=if_known(rows, lambda four: int(four[1])),
-        remapping_pending=if_known(rows, lambda four: bool(four[2])),
-        remapping_failed=if_known(rows, lambda four: bool(four[3])),
+        volatile_uncorrected=query(nvml, gpu, _ECC_ERRORS, _UNCORRECTED, _VOLATILE),
+        aggregate_uncorrected=query(nvml, gpu, _ECC_ERRORS, _UNCORRECTED, _AGGREGATE),
+        remapped_rows_corrected=if_known(rows, lambda counts: int(counts[0])),
+        remapped_rows_uncorrected=if_known(rows, lambda counts: int(counts[1])),
+        remapping_pending=if_known(rows, lambda counts: bool(counts[2])),
+        remapping_failed=if_known(rows, lambda counts: bool(counts[3])),
         retired_pages=_retired_pages(nvml, gpu),
     )
 
 
 def _retired_pages(nvml: Nvml, gpu: Any) -> int | Unknown:
-    found = [ask(nvml, gpu, "nvmlDeviceGetRetiredPages", cause) for cause in _RETIREMENT_CAUSES]
-    refused = next((pages for pages in found if isinstance(pages, Unknown)), None)
-    return sum(len(pages) for pages in found) if refused is None else refused
+    pages = [query(nvml, gpu, "nvmlDeviceGetRetiredPages", cause) for cause in _RETIREMENT_CAUSES]
+    refused = next((each for each in pages if isinstance(each, Unknown)), None)
+    return sum(len(each) for each in pages) if refused is None else refused
 
 
 def _clocks(nvml: Nvml, gpu: Any) -> GpuClocks:
     return GpuClocks(
-        sm_mhz=ask(nvml, gpu, "nvmlDeviceGetClockInfo", SM_CLOCK),
-        sm_max_mhz=ask(nvml, gpu, "nvmlDeviceGetMaxClockInfo", SM_CLOCK),
-        memory_mhz=ask(nvml, gpu, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
-        memory_max_mhz=ask(nvml, gpu, "nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK),
-        held_by=held_by(nvml, gpu),
+        sm_mhz=query(nvml, gpu, "nvmlDeviceGetClockInfo", SM_CLOCK),
+        sm_max_mhz=query(nvml, gpu, "nvmlDeviceGetMaxClockInfo", SM_CLOCK),
+        memory_mhz=query(nvml, gpu, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
+        memory_max_mhz=query(nvml, gpu, "nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK),
+        held_by=read_held_by(nvml, gpu),
     )
 
 
-def held_by(nvml: Nvml, gpu: Any) -> tuple[str, ...] | Unknown:
+def read_held_by(nvml: Nvml, gpu: Any) -> tuple[str, ...] | Unknown:
     """Return the reasons that currently reduce the clocks of a GPU."""
-    found = ask(nvml, gpu, "nvmlDeviceGetCurrentClocksEventReasons")
-    if isinstance(found, Unknown):  # drivers before 535 only have the older name of the call
-        found = ask(nvml, gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
-    return if_known(found, _clock_reasons)
+    mask = query(nvml, gpu, "nvmlDeviceGetCurrentClocksEventReasons")
+    if isinstance(mask, Unknown):  # drivers before 535 only have the older name of the call
+        mask = query(nvml, gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
+    return if_known(mask, _clock_reasons)
 
 
 def _clock_reasons(mask: int) -> tuple[str, ...]:
-    bits = (1 << place for place in range(mask.bit_length()))
+    """Return the names of the bits that are set.
+
+    Examples
+    --------
+    >>> _clock_reasons(0x44)
+    ('power cap', 'thermal (hardware)')
+    """
+    bits = (1 << position for position in range(mask.bit_length()))
     return tuple(_HELD_BY.get(bit, f"reason {bit:#x}") for bit in bits if mask & bit)

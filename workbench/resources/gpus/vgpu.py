@@ -30,11 +30,11 @@ BOARD_GB = {
     "L40S": 48,
     "T4": 16,
 }
-"""Frame buffer in GB of each board in NVIDIA's vGPU documentation, where A100X is the HGX
+"""Frame buffer in GB of each board in NVIDIA's vGPU documentation. There, A100X is the HGX
 board with 40 GB, not the A100X card."""
 
-# Boards of that list without NVLink (NVIDIA's data sheets), and without SR-IOV (Turing),
-# which NVIDIA's vGPU documentation requires for GPUDirect.
+# Boards of that list without NVLink (NVIDIA's data sheets), and boards without SR-IOV (Turing):
+# NVIDIA's vGPU documentation requires SR-IOV for GPUDirect.
 _WITHOUT_NVLINK = {"A10", "L4", "L40", "L40S", "T4"}
 _WITHOUT_SRIOV = {"T4"}
 
@@ -85,19 +85,32 @@ class VgpuProfile:
 
 
 def decode_profile(name: str) -> VgpuProfile | None:
-    """Decode ``A100-4C`` (also with ``GRID`` or ``NVIDIA`` before it); None for other names."""
+    """Decode the name of a profile; return None for other names.
+
+    ``GRID`` or ``NVIDIA`` may precede the name.
+
+    Examples
+    --------
+    >>> profile = decode_profile("NVIDIA A100-20C")
+    >>> profile.board, profile.memory_gb, profile.board_memory_gb, profile.p2p
+    ('A100', 20, 40, False)
+    >>> decode_profile("A100-3-20C").mig_backed
+    True
+    """
     match = _PROFILE.fullmatch(re.sub(r"^(GRID|NVIDIA) ", "", name))
     if match is None:
         return None
-    board, memory, series = match["board"], int(match["gb"]), match["series"]
-    most = BOARD_GB.get(board, _NO_SUCH_BOARD)
-    complete = most if isinstance(most, Unknown) else memory == most
+    board = match["board"]
+    memory_gb = int(match["gb"])
+    series = match["series"]
+    board_gb = BOARD_GB.get(board, _NO_SUCH_BOARD)
+    complete = board_gb if isinstance(board_gb, Unknown) else memory_gb == board_gb
     return VgpuProfile(
         board=board,
         slices=int(match["slices"]) if match["slices"] else _unnamed_slices(board, complete),
-        memory_gb=memory,
+        memory_gb=memory_gb,
         series=series,
-        board_memory_gb=most,
+        board_memory_gb=board_gb,
         whole_frame_buffer=complete,
         p2p=_p2p(board, series, complete, mig_backed=match["slices"] is not None),
         gpudirect=_gpudirect(board, series),
@@ -105,7 +118,7 @@ def decode_profile(name: str) -> VgpuProfile | None:
 
 
 def _unnamed_slices(board: str, complete: bool | Unknown) -> int | Unknown:
-    # Blackwell (B200, ...) has time-sliced MIG-backed profiles, whose names do not show MIG.
+    # Blackwell (B200, ...) has time-sliced MIG-backed profiles. Their names do not show MIG.
     if re.match(r"B\d", board) and complete is not True:
         return Unknown("on this board the name does not show whether it uses MIG")
     return 0

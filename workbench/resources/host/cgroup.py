@@ -14,7 +14,7 @@ _NO_LIMIT_V1 = 1 << 62
 
 @dataclass(frozen=True)
 class Cgroups:
-    """The control groups of this process, its own group first, then those above it.
+    """The control groups of this process: its own group, then the groups above it.
 
     In a container only the lowest groups are visible, so limits set above them are unknown.
 
@@ -28,7 +28,7 @@ class Cgroups:
     cpu: tuple[Path, ...]
 
     def memory_limit_bytes(self) -> int | None:
-        """Return the lowest limit of all groups; None if none is set."""
+        """Return the lowest memory limit of all groups; None if no group has a limit."""
         limits = [
             value
             for folder in self.memory
@@ -38,7 +38,7 @@ class Cgroups:
         return min(limits, default=None)
 
     def memory_used_bytes(self) -> int | Unknown:
-        """Return the memory of the group without its inactive file cache."""
+        """Return the memory that the group uses, without its inactive file cache."""
         folder = self.memory[0]
         for name in ("memory.current", "memory.usage_in_bytes"):
             used = read_int(folder / name)
@@ -56,7 +56,7 @@ class Cgroups:
         return usage_ns if isinstance(usage_ns, Unknown) else usage_ns / 1e9
 
     def cpu_quota(self) -> float | None:
-        """Return the lowest quota of all groups as a number of CPUs; None if none is set."""
+        """Return the lowest CPU quota of all groups, in CPUs; None if no group has a quota."""
         quotas = [value for folder in self.cpu if (value := _quota(folder)) is not None]
         return min(quotas, default=None)
 
@@ -64,25 +64,28 @@ class Cgroups:
 def find_cgroups(sysfs: Path, procfs: Path) -> Cgroups:
     """Return the groups of this process below ``/sys/fs/cgroup``."""
     text = read_text(procfs / "self/cgroup")
-    entries = [] if isinstance(text, Unknown) else [x.split(":", 2) for x in text.splitlines()]
+    rows = [] if isinstance(text, Unknown) else [line.split(":", 2) for line in text.splitlines()]
     root = sysfs / "fs/cgroup"
-    places = {"": (root, "/")}
-    for _, controllers, path in (entry for entry in entries if len(entry) == 3):
+    groups = {"": (root, "/")}
+    for _, controllers, path in (row for row in rows if len(row) == 3):
         for controller in controllers.split(","):
-            places[controller] = (root / controller if controller else root, path)
-    memory, cpu = (places.get(name, places[""]) for name in ("memory", "cpu"))
+            groups[controller] = (root / controller if controller else root, path)
+    memory, cpu = (groups.get(name, groups[""]) for name in ("memory", "cpu"))
     return Cgroups(memory=_chain(*memory), cpu=_chain(*cpu))
 
 
 def _chain(root: Path, path: str) -> tuple[Path, ...]:
-    own = root / path.strip("/")
-    folders = [own, *own.parents]
-    # In a container the path may be that of the host, of which only the root exists.
-    return tuple(x for x in folders[: folders.index(root) + 1] if x.is_dir()) or (root,)
+    """Return the folder of a group, then the folders above it, up to the root."""
+    group = root / path.strip("/")
+    folders = [group, *group.parents]
+    # In a container, the path may be the one on the host. Then only the root exists here.
+    return tuple(folder for folder in folders[: folders.index(root) + 1] if folder.is_dir()) or (
+        root,
+    )
 
 
 def stat_values(path: Path) -> dict[str, int]:
-    """Return the content of a file with lines ``name number``; empty if there is none."""
+    """Return the content of a file with lines ``name number``; empty if it cannot be read."""
     text = read_text(path)
     if isinstance(text, Unknown):
         return {}

@@ -1,4 +1,4 @@
-"""What kind of machine this is: hypervisor and container; and which one it is."""
+"""The hypervisor and container of this process, and an identity of the VM that runs it."""
 
 from __future__ import annotations
 
@@ -82,24 +82,30 @@ def _hypervisor_flag(procfs: Path) -> bool | None:
 def find_container(procfs: Path) -> str | Unknown:
     """Return the kind of container; ``"none"`` if no file, variable or cgroup indicates one.
 
-    Kubernetes is checked first, as it starts its containers with one of the others.
+    Kubernetes is checked first, as it starts its containers with one of the other runtimes.
     """
     variables = _variables(procfs)
     groups = read_text(procfs / "self/cgroup")
-    found = [
-        name for text, name in _CONTAINER_VARIABLES if any(x.startswith(text) for x in variables)
+    kinds = [
+        kind
+        for start, kind in _CONTAINER_VARIABLES
+        if any(variable.startswith(start) for variable in variables)
     ]
     if isinstance(groups, str):
-        found += [name for text, name in _CONTAINER_GROUPS[:1] if text in groups]
+        kinds += [kind for text, kind in _CONTAINER_GROUPS[:1] if text in groups]
     # The root of this process in procfs, so that tests can replace it.
-    found += [name for file, name in _CONTAINER_FILES if (procfs / "self/root" / file).exists()]
+    kinds += [kind for file, kind in _CONTAINER_FILES if (procfs / "self/root" / file).exists()]
     if isinstance(groups, str):
-        found += [name for text, name in _CONTAINER_GROUPS if text in groups]
+        kinds += [kind for text, kind in _CONTAINER_GROUPS if text in groups]
     # systemd's container interface: a variable of PID 1, which child processes may inherit.
-    found += [value for x in variables if (value := x.removeprefix("container=")) != x and value]
-    if not found and isinstance(groups, Unknown):
+    kinds += [
+        kind
+        for variable in variables
+        if (kind := variable.removeprefix("container=")) != variable and kind
+    ]
+    if not kinds and isinstance(groups, Unknown):
         return groups
-    return found[0] if found else "none"
+    return kinds[0] if kinds else "none"
 
 
 def _variables(procfs: Path) -> list[str]:
@@ -108,11 +114,11 @@ def _variables(procfs: Path) -> list[str]:
 
 
 def machine_identity() -> str | Unknown:
-    """Return a text that is equal for two processes only if they run on the same machine.
+    """Return a text that is equal for two processes only if they run on the same VM.
 
     It consists of the boot id, the UTS namespace (which a container or test VM does not
-    share) and the host name: cloned machines have the same name, and containers on one
-    machine have the same boot id.
+    share) and the host name. Cloned VMs have the same host name, and containers on one VM
+    have the same boot id.
     """
     procfs = Path("/proc")
     parts = [

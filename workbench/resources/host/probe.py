@@ -17,7 +17,7 @@ from workbench.resources.numa import cores_of_nodes, node_count
 from workbench.resources.unknown import EARLIER, Unknown, if_known
 
 UNLIMITED = "unlimited"
-"""Value of a limit that the kernel does not set; it is known, so it is not `Unknown`."""
+"""Value of a limit that the kernel does not set. Such a limit is known, so it is not `Unknown`."""
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
 _CAP_IPC_LOCK = 14  # linux/capability.h
@@ -28,7 +28,7 @@ _SHM = "/dev/shm"  # noqa: S108  # only its size is read
 
 @dataclass(frozen=True)
 class HostInfo:
-    """The host: a VM or machine, and the limits of this process.
+    """The VM (or the machine, on bare metal), and the limits of this process.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class HostInfo:
         Size of ``/dev/shm``, through which DataLoader workers and NCCL share memory.
     memlock_bytes
         RLIMIT_MEMLOCK of this process, or ``"unlimited"`` (by that limit, or by the
-        capability CAP_IPC_LOCK); RDMA memory must be locked.
+        capability CAP_IPC_LOCK). RDMA needs locked memory.
     numa_nodes
         NUMA nodes that the guest sees.
     nvidia_pci_addresses
@@ -59,7 +59,7 @@ class HostInfo:
         RLIMIT_NOFILE of this process (the soft limit), or ``"unlimited"``.
     container
         ``"docker"``, ``"podman"``, ``"kubernetes"``, ``"lxc"``, ``"apptainer"``, ... if
-        this process runs in one; ``"none"`` if nothing indicates one.
+        this process runs in a container; ``"none"`` if nothing indicates it.
     rdma_device_nodes
         Names in ``/dev/infiniband`` that are visible to this process:
         ``("rdma_cm", "uverbs0")``. libibverbs opens a ``uverbs`` node for each device.
@@ -68,12 +68,12 @@ class HostInfo:
     usable_numa_nodes
         NUMA nodes with a CPU on which this process may run.
     nccl_settings
-        NCCL's settings of this process, from its environment and ``nccl.conf``.
+        NCCL's settings for this process, from its environment and ``nccl.conf``.
     nvidia_module
-        ``"open"`` or ``"proprietary"``: which of NVIDIA's kernel modules is loaded.
+        Which of NVIDIA's kernel modules is loaded: ``"open"`` or ``"proprietary"``.
     peer_memory_modules
-        Loaded modules that give NICs access to GPU memory (``"nvidia_peermem"``); the open
-        module needs none, as it uses dma-buf.
+        Loaded modules that give NICs access to GPU memory (``"nvidia_peermem"``). The open
+        module does not need any, as it uses dma-buf.
     pvrdma_module
         Whether the kernel module ``vmw_pvrdma`` is loaded.
     product
@@ -135,7 +135,7 @@ def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Ho
 
 
 def unknown_host(reason: str) -> HostInfo:
-    """Return a host whose fields are all `Unknown`, with one reason."""
+    """Return a host with all fields `Unknown`, for one reason."""
     return HostInfo(**{field.name: Unknown(reason) for field in fields(HostInfo)})
 
 
@@ -179,8 +179,8 @@ def _memlock_bytes(procfs: Path) -> int | str:
     return _soft_limit(resource.RLIMIT_MEMLOCK)
 
 
-def _soft_limit(which: int) -> int | str:
-    soft, _ = resource.getrlimit(which)
+def _soft_limit(limit: int) -> int | str:
+    soft, _ = resource.getrlimit(limit)
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 

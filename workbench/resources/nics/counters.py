@@ -11,11 +11,11 @@ from types import MappingProxyType
 from workbench.resources.files import read_count
 from workbench.resources.nics.probe import WORD_BYTES, RdmaPort, interfaces, port_name, rdma_ports
 from workbench.resources.unknown import Unknown, if_known
-from workbench.resources.usage import NicUse, Rate, added
+from workbench.resources.usage import NicUse, Rate, sum_or_unknown
 
 # Files in `counters`, with names of the kernel's ib_core, and the maximum of InfiniBand's
-# PortCounters (specification, 16.1.3.5), at which a counter stops until it is reset. With some
-# drivers, counters have more bits and do not stop there.
+# PortCounters (specification, 16.1.3.5). A counter stops at its maximum until it is reset. With
+# some drivers, counters have more bits and do not stop there.
 _PORT_ERRORS = {
     "port_rcv_errors": 0xFFFF,
     "port_rcv_remote_physical_errors": 0xFFFF,
@@ -67,7 +67,7 @@ Values = tuple[float | Unknown, ...]
 class CounterFolder:
     """Rates of counters that are files in one folder.
 
-    The last rates are returned for `period_s` after a reading. `most` has the maximum of
+    The last rates are returned for `period_s` after a reading. `maxima` has the maximum of
     counters by name.
     """
 
@@ -75,10 +75,10 @@ class CounterFolder:
         self,
         folder: Path,
         names: Iterable[str],
-        most: Mapping[str, int] = MappingProxyType({}),
+        maxima: Mapping[str, int] = MappingProxyType({}),
         period_s: float = 0.0,
     ) -> None:
-        self._most = most
+        self._maxima = maxima
         self._period_s = period_s
         self._due_s = 0.0
         self._last: dict[str, float | Unknown] | None = None
@@ -94,8 +94,8 @@ class CounterFolder:
         self._last = {}
         for name, (path, rate) in self._rates.items():
             count = read_count(path)
-            full = self._most.get(name) == count
-            self._last[name] = rate.update(_AT_MAXIMUM if full else count, time.monotonic())
+            is_full = self._maxima.get(name) == count
+            self._last[name] = rate.update(_AT_MAXIMUM if is_full else count, time.monotonic())
         return self._last
 
 
@@ -107,13 +107,13 @@ class RdmaMeter:
     port
         The port.
     errors_s
-        Shortest time between two readings of its errors: with most drivers, reading each of
+        Shortest time between two readings of its errors. With most drivers, reading each of
         the dozens of files queries the NIC's firmware.
 
     Attributes
     ----------
     missing
-        Why the port has no counters; None if it has.
+        Why the port has no counters; None if it has counters.
     is_infiniband
         Whether the link layer is InfiniBand, so that the counters include all traffic.
     """
@@ -122,43 +122,47 @@ class RdmaMeter:
         self._port = port
         self.missing = port.no_counters()
         self.is_infiniband = port.link_layer() == "InfiniBand"
-        own, device = port.port_folder / "counters", port.port_folder / "hw_counters"
-        most = dict.fromkeys(_PORT_TRAFFIC, _MAX_WORDS)
-        self._names, self._unit_bytes = _PORT_TRAFFIC, WORD_BYTES
-        self._traffic = CounterFolder(own, _existing(own, _PORT_TRAFFIC), most)
-        if self.missing is not None and (device / _DEVICE_TRAFFIC[0]).exists():
-            self.missing, self._names, self._unit_bytes = None, _DEVICE_TRAFFIC, 1
-            self._traffic = CounterFolder(device, _existing(device, _DEVICE_TRAFFIC))
+        counters = port.port_folder / "counters"
+        hw_counters = port.port_folder / "hw_counters"
+        maxima = dict.fromkeys(_PORT_TRAFFIC, _MAX_WORDS)
+        self._names = _PORT_TRAFFIC
+        self._unit_bytes = WORD_BYTES
+        self._traffic = CounterFolder(counters, _existing(counters, _PORT_TRAFFIC), maxima)
+        if self.missing is not None and (hw_counters / _DEVICE_TRAFFIC[0]).exists():
+            self.missing = None
+            self._names = _DEVICE_TRAFFIC
+            self._unit_bytes = 1
+            self._traffic = CounterFolder(hw_counters, _existing(hw_counters, _DEVICE_TRAFFIC))
         self._errors = (
-            CounterFolder(device, _existing(device, _DEVICE_ERRORS), period_s=errors_s),
-            CounterFolder(own, _existing(own, _PORT_ERRORS), _PORT_ERRORS, errors_s),
+            CounterFolder(hw_counters, _existing(hw_counters, _DEVICE_ERRORS), period_s=errors_s),
+            CounterFolder(counters, _existing(counters, _PORT_ERRORS), _PORT_ERRORS, errors_s),
         )
-        self._congestion = CounterFolder(device, _existing(device, _DEVICE_CONGESTION))
+        self._congestion = CounterFolder(hw_counters, _existing(hw_counters, _DEVICE_CONGESTION))
 
     def traffic(self) -> tuple[float | Unknown, ...]:
         """Return bytes per second sent and received, then packets per second."""
-        found = self._traffic.read()
-        *words, tx_packets, rx_packets = (self._rate(found, name) for name in self._names)
+        rates = self._traffic.read()
+        *words, tx_packets, rx_packets = (self._rate(rates, name) for name in self._names)
         tx, rx = (if_known(count, lambda count: count * self._unit_bytes) for count in words)
         return tx, rx, tx_packets, rx_packets
 
     def congestion(self) -> tuple[float | Unknown, ...]:
         """Return congestion notifications sent and handled, and marked packets, per second."""
-        found = self._congestion.read()
-        return tuple(self._rate(found, name) for name in _DEVICE_CONGESTION)
+        rates = self._congestion.read()
+        return tuple(self._rate(rates, name) for name in _DEVICE_CONGESTION)
 
     def errors(self) -> dict[str, float | Unknown]:
         """Return the errors per second by the name of their counter."""
         return {name: rate for folder in self._errors for name, rate in folder.read().items()}
 
-    def _rate(self, found: dict[str, float | Unknown], name: str) -> float | Unknown:
+    def _rate(self, rates: dict[str, float | Unknown], name: str) -> float | Unknown:
         if self.missing is not None:
             return self.missing
-        return found.get(name, Unknown(f"the driver of {self._port.device} has no {name}"))
+        return rates.get(name, Unknown(f"the driver of {self._port.device} has no {name}"))
 
 
 class NicMeter:
-    """Reads all NICs. It lists RDMA ports once, and interfaces again when one comes or goes."""
+    """Reads all NICs. Lists RDMA ports once, and interfaces again when the list changes."""
 
     def __init__(self, sysfs: Path, errors_s: float) -> None:
         self._sysfs = sysfs
@@ -180,26 +184,29 @@ class NicMeter:
         return (*rdma, *map(self._plain, self._plain_names()))
 
     def _plain_names(self) -> list[str]:
-        """Return the interfaces without RDMA; they are listed again when one comes or goes."""
+        """Return the interfaces without RDMA. List them again when one is added or removed."""
         try:
-            listed = os.listdir(self._sysfs / "class/net")  # noqa: PTH208 - names do
+            listed = os.listdir(self._sysfs / "class/net")  # noqa: PTH208 - names suffice
         except OSError:
             return []
         if listed != self._listed:
             self._listed = listed
-            found = (one.name for one in interfaces(self._sysfs))
-            self._names = [name for name in found if name not in self._rdma_interfaces]
+            names = (folder.name for folder in interfaces(self._sysfs))
+            self._names = [name for name in names if name not in self._rdma_interfaces]
         return self._names
 
     def _rdma(self, port: RdmaPort, meter: RdmaMeter) -> NicUse:
-        rdma, congestion = meter.traffic(), meter.congestion()
+        rdma = meter.traffic()
+        congestion = meter.congestion()
         name = port_name(port)
         if meter.is_infiniband or port.interface is None:
             return _nic(name, rdma, rdma, congestion, meter.missing or meter.errors())
         plain, errors = self._kernel_counters(port.interface)
         # If RDMA cannot be measured, report only the kernel's traffic.
-        together = plain if meter.missing else tuple(map(added, zip(plain, rdma, strict=True)))
-        return _nic(name, together, rdma, congestion, {**meter.errors(), **errors})
+        total = (
+            plain if meter.missing else tuple(map(sum_or_unknown, zip(plain, rdma, strict=True)))
+        )
+        return _nic(name, total, rdma, congestion, {**meter.errors(), **errors})
 
     def _plain(self, name: str) -> NicUse:
         traffic, errors = self._kernel_counters(name)

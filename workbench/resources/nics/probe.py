@@ -41,7 +41,7 @@ class RdmaPort:
     gids
         The entries of the GID table that are set.
     interface
-        The network interface of this port; None if there is none.
+        The network interface of this port; None if it has no interface.
     """
 
     device: str
@@ -133,11 +133,11 @@ def _interface(device: Path, number: int, gids: tuple[Gid, ...]) -> str | None:
 
 
 def probe_nics(sysfs: Path) -> tuple[Nic, ...]:
-    """Return RDMA ports, then interfaces without RDMA, except loopback."""
+    """Return RDMA ports, then the interfaces without RDMA, except loopback."""
     ports = rdma_ports(sysfs)
-    taken = {port.interface for port in ports}
+    rdma_interfaces = {port.interface for port in ports}
     addresses = _addresses(sysfs)
-    plain = [x for x in interfaces(sysfs) if x.name not in taken]
+    plain = [folder for folder in interfaces(sysfs) if folder.name not in rdma_interfaces]
     bonds = {port.interface: port.device for port in ports if port.interface}
     return (
         *(_rdma_nic(sysfs, port, addresses) for port in ports),
@@ -147,12 +147,12 @@ def probe_nics(sysfs: Path) -> tuple[Nic, ...]:
 
 def interfaces(sysfs: Path) -> list[Path]:
     """Return the folders of all network interfaces except loopback."""
-    types = ((one, one / "type") for one in children(sysfs / "class/net"))
-    return [one for one, kind in types if kind.exists() and read_int(kind) != _LOOPBACK]
+    folders = ((folder, folder / "type") for folder in children(sysfs / "class/net"))
+    return [folder for folder, kind in folders if kind.exists() and read_int(kind) != _LOOPBACK]
 
 
 def port_name(port: RdmaPort) -> str:
-    """Return the name of an RDMA port's NIC: its interface, or else the device."""
+    """Return the name of an RDMA port's NIC: its interface, or else its device."""
     if port.interface is not None:
         return port.interface
     return port.device if port.number == 1 else f"{port.device}/{port.number}"
@@ -182,7 +182,7 @@ def _rdma_nic(sysfs: Path, port: RdmaPort, addresses: _Addresses) -> Nic:
 
 
 def _plain_nic(folder: Path, bonds: dict[str, str], addresses: _Addresses) -> Nic:
-    no_rdma = Unknown(_why_no_rdma(folder, bonds))
+    no_rdma = Unknown(_no_rdma_reason(folder, bonds))
     link_type = read_int(folder / "type")
     return Nic(
         name=folder.name,
@@ -206,7 +206,7 @@ def _plain_nic(folder: Path, bonds: dict[str, str], addresses: _Addresses) -> Ni
     )
 
 
-def _why_no_rdma(folder: Path, bonds: dict[str, str]) -> str:
+def _no_rdma_reason(folder: Path, bonds: dict[str, str]) -> str:
     bond = link_name(folder / "master")
     if isinstance(bond, str) and bond in bonds:
         return f"member of {bond}, whose RDMA device is {bonds[bond]}"
@@ -222,7 +222,7 @@ def _driver(folder: Path) -> str | Unknown:
 
 
 def _speed_gbps(folder: Path) -> float | Unknown:
-    # Reading fails while the link is down; virtio reports -1 unless the host sets a speed.
+    # Reading fails while the link is down; virtio reports -1 unless the hypervisor sets a speed.
     megabits = read_int(folder / "speed")
     if isinstance(megabits, Unknown) or megabits < 0:
         return Unknown("the driver reports no speed")
@@ -242,12 +242,14 @@ def _pci_address(device: Path) -> str | Unknown:
 def _addresses(sysfs: Path) -> _Addresses:
     if sysfs != Path("/sys"):
         return Unknown("sysfs has no addresses, and this sysfs is not that of this machine")
-    found = psutil.net_if_addrs()
+    interface_addresses = psutil.net_if_addrs()
     return {
         name: tuple(
-            (x.address, x.netmask) for x in entries if x.family.name in ("AF_INET", "AF_INET6")
+            (entry.address, entry.netmask)
+            for entry in entries
+            if entry.family.name in ("AF_INET", "AF_INET6")
         )
-        for name, entries in found.items()
+        for name, entries in interface_addresses.items()
     }
 
 
@@ -264,7 +266,13 @@ def _networks_of(name: str, addresses: _Addresses) -> tuple[str, ...] | Unknown:
 
 
 def ipv4_networks(addresses: Iterable[tuple[str, str | None]]) -> tuple[str, ...]:
-    """Return the networks of IPv4 addresses with their netmasks, each once."""
+    """Return the networks of IPv4 addresses with their netmasks, each once.
+
+    Examples
+    --------
+    >>> ipv4_networks([("10.0.0.7", "255.255.255.0"), ("fe80::1", "ffff::")])
+    ('10.0.0.0/24',)
+    """
     networks = []
     for address, mask in addresses:
         if mask is not None and ":" not in address:

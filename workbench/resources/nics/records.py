@@ -9,7 +9,7 @@ from workbench.resources.unknown import EARLIER, Unknown
 
 @dataclass(frozen=True)
 class Gid:
-    """One entry that is set in an RDMA port's table of GIDs.
+    """An entry that is set in an RDMA port's table of GIDs.
 
     Attributes
     ----------
@@ -31,12 +31,12 @@ class Gid:
 
 @dataclass(frozen=True)
 class Nic:
-    """One network interface or RDMA port.
+    """A network interface or RDMA port.
 
     Attributes
     ----------
     name
-        Name of the interface; for an RDMA port without one, of the device.
+        Name of the interface; for an RDMA port without an interface, the name of the device.
     kind
         ``"rdma"``, ``"physical"`` (a plain device), or ``"virtual"`` (bridge, bond, veth).
     rdma_device, rdma_port
@@ -82,6 +82,6 @@ class Nic:
 
 
 def is_pvrdma(nic: Nic) -> bool:
-    """Whether it is a port of VMware's paravirtual RDMA adapter."""
+    """Return whether it is a port of VMware's paravirtual RDMA adapter."""
     is_type = isinstance(nic.hca_type, str) and nic.hca_type.startswith("VMW_PVRDMA")
     return nic.kind == "rdma" and (is_type or nic.driver == "vmw_pvrdma")

@@ -1,11 +1,11 @@
 """Distances of GPUs and NICs in a PCIe tree, and GPUDirect RDMA between them, by NCCL's rules.
 
-The names and rules are those of NCCL's ``src/graph`` (``topo``, ``paths`` and ``xml``);
-NODE is from ``nvidia-smi topo``. One rule is left out: NCCL treats some Broadcom switches
+The names and rules come from NCCL's ``src/graph`` (``topo``, ``paths`` and ``xml``);
+NODE comes from ``nvidia-smi topo``. One rule is left out: NCCL treats some Broadcom switches
 with two levels as one switch, so NCCL's PIX is PXB here.
 
-If a topology file shows a C2C link between GPU and CPU (Grace), the distance to a NIC at
-that CPU is P2C for NCCL, not PHB, and so near enough for GPUDirect RDMA. sysfs does not show C2C.
+If a topology file shows a C2C link between GPU and CPU (Grace), NCCL's distance to a NIC at
+that CPU is P2C, not PHB. P2C is near enough for GPUDirect RDMA. sysfs does not show C2C.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from workbench.resources.pcie.records import (
 )
 from workbench.resources.unknown import Unknown
 
-_MANY_NICS = 32  # with more, most pairs would be pairs of NICs (SR-IOV on a host)
+_MAX_NICS_PAIRED = 32  # with more, most pairs would be pairs of NICs (SR-IOV on a host)
 _NCCL_LEVELS = ("LOC", "PIX", "PXB", "P2C", "PHB", "SYS")
-# NCCL's other names for a level, and the equivalent level above.
+# NCCL's other names for a level, each with the equivalent name above.
 _OTHER_NAMES = {"NVL": "LOC", "NVB": "LOC", "C2C": "LOC", "PXN": "P2C"}
 _LEVEL_NUMBERS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
 _DEFAULT_LEVEL = "PXB"
@@ -40,35 +40,35 @@ _LEVEL_SETTING = "NCCL_NET_GDR_LEVEL"
 
 def endpoints(tree: PciTree) -> tuple[list[PciDevice], list[PciDevice]]:
     """Return a tree's GPUs, and its NICs with RDMA (all NICs if none has RDMA)."""
-    gpus = [one for one in tree.devices if one.kind == "gpu"]
-    nics = [one for one in tree.devices if one.kind == "nic"]
+    gpus = [device for device in tree.devices if device.kind == "gpu"]
+    nics = [device for device in tree.devices if device.kind == "nic"]
     if tree.source == SYSFS:  # a topology file only lists relevant NICs
-        nics = [one for one in nics if one.rdma_devices] or nics
+        nics = [nic for nic in nics if nic.rdma_devices] or nics
     return gpus, nics
 
 
 def of_unknown_kind(devices: Iterable[PciDevice]) -> list[PciDevice]:
-    """Return the devices whose kind is not in the topology file."""
-    return [one for one in devices if isinstance(one.kind, Unknown)]
+    """Return the devices of a topology file that does not show their kind."""
+    return [device for device in devices if isinstance(device.kind, Unknown)]
 
 
 def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[PairDistance]:
     """Yield the distances between GPUs, NICs and devices of unknown kind in a tree.
 
-    `nodes` is the number of NUMA nodes of the machine; 0 if unknown.
+    `nodes` is the number of NUMA nodes of the VM; 0 if unknown.
     """
     gpus, nics = endpoints(tree)
-    every = gpus + of_unknown_kind(tree.devices) + nics
-    for i, a in enumerate(every):
-        for b in every[i + 1 :]:
-            if a.kind != "nic" or len(nics) <= _MANY_NICS:
+    devices = gpus + of_unknown_kind(tree.devices) + nics
+    for i, a in enumerate(devices):
+        for b in devices[i + 1 :]:
+            if a.kind != "nic" or len(nics) <= _MAX_NICS_PAIRED:
                 yield PairDistance(a.address, b.address, measure(tree, a, b, nodes), tree.source)
 
 
 def measure(tree: PciTree, a: PciDevice, b: PciDevice, nodes: int = 0) -> Distance | Unknown:
     """Return the distance of two devices of one tree (see `Distance`)."""
-    above_a, above_b = (switches_above(tree, one.address) for one in (a, b))
-    shared = next((one for one in above_a if one in above_b), None)
+    above_a, above_b = (switches_above(tree, device.address) for device in (a, b))
+    shared = next((switch for switch in above_a if switch in above_b), None)
     if shared is not None:
         # PIX only if the shared switch is the nearest switch of both devices.
         return Distance.PIX if shared == above_a[0] == above_b[0] else Distance.PXB
@@ -110,20 +110,22 @@ def gpudirect_pairs(
 ) -> Iterator[GpuDirect]:
     """Yield whether NCCL uses GPUDirect RDMA, for every GPU with every relevant NIC.
 
-    The tree that NCCL prefers is the first. ``NCCL_NET_GDR_LEVEL`` in the settings changes the
-    limit.
+    The first tree is the tree that NCCL prefers. ``NCCL_NET_GDR_LEVEL`` in the settings changes
+    the limit.
     """
-    c2c = any("c2c" in found for tree in trees for found in tree.told.values())
+    c2c = any("c2c" in attributes for tree in trees for attributes in tree.told.values())
     level, set_by = _level(settings, c2c=c2c and settings.get("NCCL_NET_GDR_C2C") != "0")
     limit = f"{set_by}={level}" if set_by else f"{level}, NCCL's limit"
     for gpu, nic in _pairs(trees):
-        # NCCL uses the first tree that contains either of the two.
-        tree = next(one for one in trees if one.find(gpu.address) or one.find(nic.address))
-        a, b = tree.find(gpu.address), tree.find(nic.address)
-        possible, why = _is_possible(tree, a, b, nodes, level, limit)
+        # NCCL uses the first tree that contains at least one of the two.
+        tree = next(each for each in trees if each.find(gpu.address) or each.find(nic.address))
+        a = tree.find(gpu.address)
+        b = tree.find(nic.address)
+        possible, reason = _is_possible(tree, a, b, nodes, level, limit)
         if nic.rdma_devices == ():
-            possible, why = False, "the NIC has no RDMA device in this VM"
-        yield GpuDirect(gpu.address, nic.address, possible, why, tree.source)
+            possible = False
+            reason = "the NIC has no RDMA device in this VM"
+        yield GpuDirect(gpu.address, nic.address, possible, reason, tree.source)
 
 
 def peer_memory(sysfs: Path) -> str | Unknown:
@@ -144,11 +146,14 @@ def peer_memory(sysfs: Path) -> str | Unknown:
 def _is_possible(
     tree: PciTree, a: PciDevice | None, b: PciDevice | None, nodes: int, level: str, limit: str
 ) -> tuple[bool | Unknown, str]:
+    """Return whether NCCL uses GPUDirect RDMA between two devices, and the reason."""
     if a is None or b is None:
-        why = "the topology file has only one of the two: NCCL adds the other from sysfs"
-        return Unknown(why), why
+        reason = "the topology file has only one of the two: NCCL adds the other from sysfs"
+        return Unknown(reason), reason
     excluded = [
-        one.address for one in (a, b) if tree.file_attributes(one.address).get("gdr") == "0"
+        device.address
+        for device in (a, b)
+        if tree.file_attributes(device.address).get("gdr") == "0"
     ]
     if excluded:
         return False, f"the topology file excludes {' and '.join(excluded)} (gdr=0)"
@@ -163,26 +168,30 @@ def _is_possible(
         shown = f"{distance}, which is {nccl_name} for NCCL,"
     if _NCCL_LEVELS.index(nccl_name) <= _NCCL_LEVELS.index(level):
         return True, f"{shown} is within {limit}{_redirect_clause(tree, a, b)}"
-    why = f"{shown} is beyond {limit}"
+    reason = f"{shown} is beyond {limit}"
     if tree.source == SYSFS and not switches_above(tree, a.address):
-        why += (
+        reason += (
             "; a guest may not see the host's switches: if GPU and NIC share one, provide it to "
             "NCCL in a topology file (NCCL_TOPO_FILE)"
         )
-    return False, why
+    return False, reason
 
 
 def _pairs(trees: Sequence[PciTree]) -> Iterator[tuple[PciDevice, PciDevice]]:
-    """Return each GPU with each NIC that exists: by sysfs, if it has a tree."""
-    tree = next((one for one in trees if one.source == SYSFS), None) or next(iter(trees), None)
+    """Return each GPU with each NIC, from the tree of sysfs or else from the first tree."""
+    tree = next((each for each in trees if each.source == SYSFS), None) or next(iter(trees), None)
     gpus, nics = endpoints(tree) if tree else ([], [])
     return product(gpus, nics)
 
 
 def _redirect_clause(tree: PciTree, a: PciDevice, b: PciDevice) -> str:
-    """Return a clause on the bridges between them that redirect to the root complex."""
+    """Return a clause on the bridges between two devices that redirect to the root complex."""
     above = set(tree.above(a.address)) ^ set(tree.above(b.address))
-    names = [one.address for one in tree.devices if one.address in above and one.acs == "redirect"]
+    names = [
+        device.address
+        for device in tree.devices
+        if device.address in above and device.acs == "redirect"
+    ]
     if not names:
         return ""
     return f"; but ACS at {', '.join(names)} sends it through the root complex, which is slower"

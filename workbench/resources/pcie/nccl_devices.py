@@ -1,7 +1,7 @@
 """Complete the devices of a topology file in the same way as NCCL.
 
-A ``pci`` element only needs a ``busid``. NCCL reads its other attributes from sysfs of the
-machine on which it runs (``ncclTopoGetXmlFromSys`` of ``src/graph/xml``).
+A ``pci`` element only needs a ``busid``. NCCL reads the other attributes from sysfs of its
+VM (``ncclTopoGetXmlFromSys`` of ``src/graph/xml``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from workbench.resources.pcie.records import PciDevice
 from workbench.resources.unknown import Unknown
 
 DeviceReader: TypeAlias = Callable[[str], PciDevice | None]
-"""Returns the device at a PCI address of a machine; None if there is none."""
+"""Returns the device at a PCI address of a VM, or None if no device has that address."""
 
 _NVIDIA = "0x10de"
 _VGA = "0x0300"
@@ -50,18 +50,18 @@ class Element:
     network_devices: tuple[str, ...] | Unknown
 
 
-def complete(element: Element, machine: DeviceReader | None) -> PciDevice:
+def complete(element: Element, read_device: DeviceReader | None) -> PciDevice:
     """Return the device that an element describes.
 
-    `machine` is None if only the file is available.
+    `read_device` is None if only the file is available.
     """
-    in_sysfs = None if machine is None else machine(element.address)
+    in_sysfs = None if read_device is None else read_device(element.address)
     attributes = element.attributes
 
     def text(name: str) -> str | Unknown:
-        known = getattr(in_sysfs, name, None) if name not in attributes else None
-        if isinstance(known, str):
-            return known
+        sysfs_value = getattr(in_sysfs, name, None) if name not in attributes else None
+        if isinstance(sysfs_value, str):
+            return sysfs_value
         return attributes.get(name) or Unknown(f"the topology file gives no {name}")
 
     speed = _SPEED.match(attributes.get("link_speed", ""))
@@ -69,11 +69,11 @@ def complete(element: Element, machine: DeviceReader | None) -> PciDevice:
     width = int_or(attributes.get("link_width", ""), "the topology file gives no width")
     pci_class = attributes.get("class") or Unknown("the topology file gives no class")
     if in_sysfs is not None and isinstance(in_sysfs.pci_class, str):
-        pci_class = in_sysfs.pci_class  # only here NCCL prefers sysfs to the file
+        pci_class = in_sysfs.pci_class  # the only attribute for which NCCL prefers sysfs
     return PciDevice(
         address=element.address,
         parent=element.ancestors[0],
-        kind=_kind(element, pci_class, in_sysfs, without_machine=machine is None),
+        kind=_kind(element, pci_class, in_sysfs, only_file=read_device is None),
         pci_class=pci_class,
         vendor=text("vendor"),
         device=text("device"),
@@ -88,33 +88,45 @@ def complete(element: Element, machine: DeviceReader | None) -> PciDevice:
     )
 
 
-def missing_class(elements: Iterable[Element], machine: DeviceReader) -> str:
-    """Return why NCCL fails at a bridge that it cannot complete; empty if there is none.
+def missing_class(elements: Iterable[Element], read_device: DeviceReader) -> str:
+    """Return why NCCL fails at a bridge that it cannot complete; empty if it does not fail.
 
-    NCCL removes branches without a device of this machine before it needs their classes.
+    NCCL removes branches without a device of this VM before it needs their classes.
     """
-    every = list(elements)
+    listed = list(elements)
     used = {
-        bridge for one in every if machine(one.address) is not None for bridge in one.ancestors[:-1]
+        bridge
+        for element in listed
+        if read_device(element.address) is not None
+        for bridge in element.ancestors[:-1]
     }
-    for one in every:
-        if one.address in used and not one.attributes.get("class") and not machine(one.address):
+    for element in listed:
+        has_class = element.attributes.get("class")
+        if element.address in used and not has_class and not read_device(element.address):
             return (
-                f"pci element {one.address} has no class, and this machine has no device there "
+                f"pci element {element.address} has no class, and this machine has no device there "
                 "from which NCCL could read it"
             )
     return ""
 
 
-def int_or(text: str, absent: str) -> int | Unknown:
-    """Return the integer in a text, or `Unknown` with the reason `absent`."""
-    return int(text) if _NUMBER.fullmatch(text.strip()) else Unknown(absent)
+def int_or(text: str, reason: str) -> int | Unknown:
+    """Return the integer in a text, or `Unknown` with the given reason.
+
+    Examples
+    --------
+    >>> int_or("16", "the topology file gives no width")
+    16
+    >>> int_or("", "the topology file gives no width")
+    Unknown(reason='the topology file gives no width')
+    """
+    return int(text) if _NUMBER.fullmatch(text.strip()) else Unknown(reason)
 
 
 def _kind(
-    element: Element, pci_class: str | Unknown, in_sysfs: PciDevice | None, *, without_machine: bool
+    element: Element, pci_class: str | Unknown, in_sysfs: PciDevice | None, *, only_file: bool
 ) -> str | Unknown:
-    """Return the kind of a device by its child elements, as NCCL does, else by its class."""
+    """Return the kind of a device by its child elements, as NCCL does, or else by its class."""
     for name in ("nic", "gpu"):
         if name in element.children:
             return name
@@ -123,10 +135,10 @@ def _kind(
     if isinstance(pci_class, Unknown):
         if "pci" in element.children:
             return "bridge"
-        where = "this machine has no device at that address"
-        if without_machine:
-            where = "NCCL reads it from sysfs of the machine for which the file was written"
-        return Unknown(f"the topology file gives no class, and {where}")
+        cause = "this machine has no device at that address"
+        if only_file:
+            cause = "NCCL reads it from sysfs of the machine for which the file was written"
+        return Unknown(f"the topology file gives no class, and {cause}")
     vendor = element.attributes.get("vendor") or _NVIDIA
     if pci_class.startswith("0x03"):  # servers also have a display controller on board
         return "gpu" if vendor == _NVIDIA or not pci_class.startswith(_VGA) else "other"

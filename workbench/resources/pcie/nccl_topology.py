@@ -1,13 +1,14 @@
-"""Read NCCL's topology files, such as those that cloud vendors provide for their VMs.
+"""Read NCCL's topology files. Cloud vendors provide such files for their VMs.
 
-The format is that of NCCL's ``src/graph/xml``: ``system``, ``cpu`` and nested ``pci``,
+NCCL defines the format in its ``src/graph/xml``: ``system``, ``cpu`` and nested ``pci``,
 which contain ``gpu`` (with ``nvlink`` and ``c2c``) and ``nic`` (with ``net``); a ``cpu`` may
-also contain a ``nic``. Elements that NCCL ignores are ignored here. Of a ``pci``, only the
-``busid`` is required: NCCL reads the rest from sysfs, and so does this module on the VM itself.
+also contain a ``nic``. Elements that NCCL ignores are ignored here. A ``pci`` only needs a
+``busid``: NCCL reads the rest from sysfs, and so does this module on the VM itself.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from xml.parsers import expat  # document types, and with them entities, are rejected
@@ -20,7 +21,7 @@ from workbench.resources.pcie.nccl_devices import (
     int_or,
     missing_class,
 )
-from workbench.resources.pcie.nccl_xml import why_rejected
+from workbench.resources.pcie.nccl_xml import rejection_reason
 from workbench.resources.pcie.records import (
     TOPOLOGY_FILE,
     PciRoot,
@@ -30,6 +31,8 @@ from workbench.resources.pcie.records import (
 from workbench.resources.unknown import Unknown
 from workbench.safefiles import read_file
 
+_log = logging.getLogger(__name__)
+
 MAX_BYTES = 1 << 20
 """The vendors' largest files have some tens of kB."""
 _MAX_ELEMENTS = 16384
@@ -37,11 +40,11 @@ _MAX_ENDPOINTS = 256  # all pairs are measured; a rack of 72 GPUs has about 150
 _MAX_DEPTH = 64
 _MAX_CHARACTERS = 1024  # the CPU mask of a node: 4 CPUs per character
 _MAX_LINKS = 64
-"""Most links between a GPU and one peer; a B200 has 18 links in total."""
+"""Maximum number of links between a GPU and one peer; a B200 has 18 links in total."""
 _VERSION = "1"  # NCCL_TOPO_XML_VERSION
 _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "modelid")
-# Possible parents of each element; all else is ignored, as by NCCL.
+# Possible parents of each element. All other elements are ignored, as by NCCL.
 _PARENTS = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2c": "gpu",
            "nic": "cpu pci", "net": "nic"}  # fmt: skip
 _DEVICE_ATTRIBUTES = ("name", "sm", "gdr", "speed")
@@ -49,15 +52,15 @@ _HIDDEN = "fffffff:ffff:ff"  # NCCL's target for a switch that the VM does not s
 _SWITCH = "0x068000"
 
 
-def read_topology(path: str | Path, machine: DeviceReader | None = None) -> PciTree:
+def read_topology(path: str | Path, read_device: DeviceReader | None = None) -> PciTree:
     """Read one topology file.
 
     Parameters
     ----------
     path
         Path of the file.
-    machine
-        Reads devices of the machine on which NCCL reads the file; None if only the file is
+    read_device
+        Reads devices of the VM where NCCL reads the file; None if only the file is
         available.
 
     Raises
@@ -72,32 +75,40 @@ def read_topology(path: str | Path, machine: DeviceReader | None = None) -> PciT
             f"cannot read the topology file {path}: {error.strerror}. Use the XML file "
             "in NCCL_TOPO_FILE."
         ) from error
-    return parse_topology(data, str(path), machine)
+    return parse_topology(data, str(path), read_device)
 
 
-def parse_topology(data: bytes, origin: str, machine: DeviceReader | None = None) -> PciTree:
+def parse_topology(data: bytes, origin: str, read_device: DeviceReader | None = None) -> PciTree:
     """Read the content of a topology file; `origin` names it in messages.
 
     Raises
     ------
     SnapshotError
         If it is not a topology file.
+
+    Examples
+    --------
+    >>> tree = parse_topology(
+    ...     b'<system version="1"><cpu numaid="0">'
+    ...     b'<pci busid="0000:53:00.0" class="0x030200"/></cpu></system>', "example.xml")
+    >>> tree.devices[0].kind, tree.devices[0].numa_node
+    ('gpu', 0)
     """
-    return _Reader(origin, machine).read(data)
+    return _Reader(origin, read_device).read(data)
 
 
 class _Reader:
     """Reads one file in one pass, and collects its content in attributes."""
 
-    def __init__(self, origin: str, machine: DeviceReader | None) -> None:
+    def __init__(self, origin: str, read_device: DeviceReader | None) -> None:
         self._origin = printable(origin)
-        self._machine = machine
+        self._read_device = read_device
         self._refused = ""
         self._parser = expat.ParserCreate()
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.StartDoctypeDeclHandler = self._doctype
-        # Open elements: the name (empty if ignored), and the key of the CPU or PCI device.
+        # Open elements: the name (empty if ignored), and the key of their CPU or PCI device.
         self._open: list[tuple[str, str]] = []
         self._elements = 0
         self._roots: dict[str, PciRoot] = {}
@@ -114,14 +125,14 @@ class _Reader:
             expat.ExpatError,
             LookupError,
             ValueError,
-        ) as error:  # LookupError and ValueError: its encoding
+        ) as error:  # expat raises LookupError and ValueError because of the encoding
             raise SnapshotError(
                 f"{self._origin} is not complete XML ({error}): it was truncated or is another "
                 "kind of file. Get it again from its source."
             ) from error
         elements = [self._element(address) for address in self._pci]
-        devices = tuple(complete(one, self._machine) for one in elements)
-        endpoints = sum(one.kind not in ("bridge", "other") for one in devices)
+        devices = tuple(complete(element, self._read_device) for element in elements)
+        endpoints = sum(device.kind not in ("bridge", "other") for device in devices)
         if endpoints > _MAX_ENDPOINTS:
             raise self._bad(f"{endpoints} GPUs and NICs, more than {_MAX_ENDPOINTS}",
                             "Use the topology file of one VM.")  # fmt: skip
@@ -129,9 +140,13 @@ class _Reader:
             raise self._bad("no pci element that is a GPU or a NIC (class 0x03 or 0x02)", "Use a "
                             "topology file of a VM with GPUs.")  # fmt: skip
         roots = tuple(self._roots.values())
-        nvlinks, refused = tuple(self._nvlinks), why_rejected(data) or self._refused
-        if self._machine is not None and not refused:
-            refused = missing_class(elements, self._machine)
+        nvlinks = tuple(self._nvlinks)
+        refused = rejection_reason(data) or self._refused
+        if self._read_device is not None and not refused:
+            refused = missing_class(elements, self._read_device)
+        _log.debug(
+            "Read %s: %d devices; rejected by NCCL: %s", self._origin, len(devices), refused or "no"
+        )
         return PciTree(
             TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._attributes, refused
         )
@@ -228,7 +243,7 @@ class _Reader:
         return address
 
     def _add_nic_of_cpu(self, cpu: str) -> str:
-        """Return the key of the one device for all NICs of a CPU, which have no PCI address."""
+        """Return the key of the device that stands for all NICs of a CPU without PCI address."""
         address = f"{cpu}/nic"
         self._pci.setdefault(address, (cpu, {}))
         self._children.setdefault(address, set()).add("nic")
@@ -272,12 +287,12 @@ class _Reader:
         )
 
     def _ancestors(self, address: str) -> tuple[str, ...]:
-        found = []
+        ancestors = []
         while address in self._pci:
             address = self._pci[address][0]
-            found.append(address)
-        return tuple(found)
+            ancestors.append(address)
+        return tuple(ancestors)
 
-    def _bad(self, found: str, what_to_do: str) -> SnapshotError:
+    def _bad(self, content: str, what_to_do: str) -> SnapshotError:
         line = self._parser.CurrentLineNumber
-        return SnapshotError(f"{self._origin}, line {line}: found {found}. {what_to_do}")
+        return SnapshotError(f"{self._origin}, line {line}: found {content}. {what_to_do}")

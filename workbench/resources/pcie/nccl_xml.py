@@ -1,8 +1,8 @@
-"""The XML of NCCL's topology files: what NCCL's own parser rejects, and writing what it accepts.
+"""Find what NCCL's own parser rejects in a topology file, and write what it accepts.
 
 In `xmlGetNode` and `xmlGetToken` of NCCL's ``src/graph/xml``, only blanks and line ends
 may be between elements, only blanks within an element, and a name that begins with ``?``
-is not an element. With such a file NCCL fails to start (``ncclInternalError``).
+is not an element. NCCL fails to start with such a file (``ncclInternalError``).
 """
 
 from __future__ import annotations
@@ -18,16 +18,24 @@ from workbench.resources.unknown import Unknown
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'")
 _BROKEN_TAG = re.compile(r"<[^>]*[\r\n]")
-# NCCL must know what a device is. It reads the other attributes from sysfs if they are missing.
+# NCCL needs the class of each device. It reads other missing attributes from sysfs.
 _CLASSES = {"gpu": "0x030200", "nic": "0x020000", "bridge": "0x060400"}
 
 
-def why_rejected(data: bytes) -> str:
-    """Return why NCCL rejects a file; empty if it does not."""
+def rejection_reason(data: bytes) -> str:
+    """Return why NCCL rejects a file; empty if it accepts the file.
+
+    Examples
+    --------
+    >>> rejection_reason(b'<?xml version="1.0"?><system version="1"/>')
+    'line 1 has an XML declaration (<?xml ...?>)'
+    >>> rejection_reason(b'<system version="1"></system>')
+    ''
+    """
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         return "it begins with a byte order mark"
     text = data.decode("latin-1")
-    bare = _VALUE.sub("''", _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text))
+    bare = _VALUE.sub("''", _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text))
     if "<?" in bare:
         return f"line {_line(bare, '<?')} has an XML declaration (<?xml ...?>)"
     if "\t" in bare:
@@ -38,14 +46,15 @@ def why_rejected(data: bytes) -> str:
     return ""
 
 
-def _line(text: str, what: str) -> int:
-    return text.count("\n", 0, text.index(what)) + 1
+def _line(text: str, part: str) -> int:
+    """Return the number of the line on which a part of the text begins."""
+    return text.count("\n", 0, text.index(part)) + 1
 
 
 def topology_text(tree: PciTree) -> str:
     """Return a tree as XML in the form that NCCL's parser accepts.
 
-    That parser accepts no XML declaration and no tabs, and takes a blank before ``/>`` for
+    That parser accepts no XML declaration and no tabs, and reads a blank before ``/>`` as
     an attribute. A switch is one element, as in NCCL's own dumps; a host bridge of sysfs
     becomes the CPU of its NUMA node. NVLinks are written. Network devices are not, since
     NCCL finds them itself, except those that a file excludes from GPUDirect (``gdr="0"``).
@@ -66,12 +75,12 @@ def topology_text(tree: PciTree) -> str:
 
 
 def _shown_devices(tree: PciTree) -> list[PciDevice]:
-    """Return the devices that get an element: not the ports of a switch."""
+    """Return the devices that get an element; the ports of a switch get none."""
     if tree.source != SYSFS:
-        return [one for one in tree.devices if "/" not in one.address]
-    ends = [one for one in tree.devices if one.kind in ("gpu", "nic")]
-    switches = {name for one in ends for name in switches_above(tree, one.address)}
-    return [one for one in tree.devices if one.address in switches or one in ends]
+        return [device for device in tree.devices if "/" not in device.address]
+    endpoints = [device for device in tree.devices if device.kind in ("gpu", "nic")]
+    switches = {switch for device in endpoints for switch in switches_above(tree, device.address)}
+    return [device for device in tree.devices if device.address in switches or device in endpoints]
 
 
 def _cpu(tree: PciTree, device: PciDevice) -> tuple[str, dict[str, str]]:
@@ -80,16 +89,17 @@ def _cpu(tree: PciTree, device: PciDevice) -> tuple[str, dict[str, str]]:
     if tree.source == SYSFS:
         return f"cpu{node}", {"numaid": node}
     name = tree.above(device.address)[-1]
-    root = next((one for one in tree.roots if one.name == name), None)
+    root = next((each for each in tree.roots if each.name == name), None)
     return name, {"numaid": node, **(root.cpu if root else {})}
 
 
 def _device_element(tree: PciTree, device: PciDevice) -> ET.Element:
-    gtps, pci_class = device.link_gtps, device.pci_class
-    known_class = not isinstance(pci_class, Unknown)
+    gtps = device.link_gtps
+    pci_class = device.pci_class
+    is_class_known = not isinstance(pci_class, Unknown)
     attributes = {
         "busid": device.address,
-        "class": pci_class if known_class else _CLASSES.get(str(device.kind)),
+        "class": pci_class if is_class_known else _CLASSES.get(str(device.kind)),
         "vendor": device.vendor,
         "device": device.device,
         "subsystem_vendor": device.subsystem_vendor,
@@ -108,13 +118,13 @@ def _device_element(tree: PciTree, device: PciDevice) -> ET.Element:
 
 
 def _add_gpu(parent: ET.Element, tree: PciTree, device: PciDevice) -> None:
-    links = [one for one in tree.nvlinks if one.gpu == device.address]
+    links = [link for link in tree.nvlinks if link.gpu == device.address]
     attributes = tree.file_attributes(device.address)
     if not (links or attributes):
         return
     gpu = _add(parent, "gpu", {name: attributes.get(name) for name in ("sm", "gdr")})
-    for one in links:
-        _add(gpu, "nvlink", {"target": one.peer, "count": one.count, "tclass": one.peer_class})
+    for link in links:
+        _add(gpu, "nvlink", {"target": link.peer, "count": link.count, "tclass": link.peer_class})
     if "c2c" in attributes:
         _add(gpu, "c2c", {"count": attributes["c2c"]})
 

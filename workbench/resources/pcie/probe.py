@@ -27,10 +27,11 @@ from workbench.resources.pcie.records import (
 )
 from workbench.resources.unknown import Unknown
 
-_ACS, _ATS = 0x000D, 0x000F
+_ACS = 0x000D
+_ATS = 0x000F
 _EXTENDED = 0x100
 _CONTROL = 6
-# Request redirect and completion redirect: each sends peer-to-peer traffic to the root complex.
+# Request redirect and completion redirect: both send peer-to-peer traffic to the root complex.
 _REDIRECT = 0x0004 | 0x0008
 _ATS_ENABLED = 0x8000
 _MAX_CAPABILITIES = (0x1000 - _EXTENDED) // 8
@@ -41,7 +42,7 @@ _SPEED = re.compile(r"([\d.]+) GT/s")
 
 
 def read_config(folder: Path) -> bytes | Unknown:
-    """Return the configuration space of up to 4096 bytes; without root only 64 are readable."""
+    """Return the configuration space of up to 4096 bytes. Without root only 64 are readable."""
     try:
         with (folder / "config").open("rb") as file:
             data = file.read(0x1000)
@@ -72,13 +73,13 @@ def _control(config: bytes, capability: int) -> int | str | Unknown:
     """Return the control register of an extended capability; ``"none"`` if it is not listed."""
     if len(config) <= _EXTENDED:
         return Unknown("this VM has no extended configuration space (no PCI Express)")
-    at = _EXTENDED
+    offset = _EXTENDED
     for _ in range(_MAX_CAPABILITIES):  # the list may contain a loop
-        header = int.from_bytes(config[at : at + 4], "little")
+        header = int.from_bytes(config[offset : offset + 4], "little")
         if header & 0xFFFF == capability:
-            return int.from_bytes(config[at + _CONTROL : at + _CONTROL + 2], "little")
-        at = header >> 20
-        if at < _EXTENDED or header == 0xFFFFFFFF:
+            return int.from_bytes(config[offset + _CONTROL : offset + _CONTROL + 2], "little")
+        offset = header >> 20
+        if offset < _EXTENDED or header == 0xFFFFFFFF:
             break
     return "none"
 
@@ -92,49 +93,49 @@ def read_tree(sysfs: Path) -> PciTree | Unknown:
     roots: dict[str, PciRoot] = {}
     devices: dict[str, PciDevice] = {}
     for entry in children(folder):
-        place = entry.resolve()
-        if _kind(place, rdma) not in ("gpu", "nic"):
+        device_folder = entry.resolve()
+        if _kind(device_folder, rdma) not in ("gpu", "nic"):
             continue
-        path = _from_the_top(place)
-        for one in path:
-            if one.name not in devices:
-                devices[one.name] = _device(one, rdma)
+        path = _from_the_top(device_folder)
+        for part in path:
+            if part.name not in devices:
+                devices[part.name] = _device(part, rdma)
         root = path[0].parent.name
         roots.setdefault(root, PciRoot(root, Unknown("sysfs only has it for devices"), {}))
     return PciTree(SYSFS, str(folder), tuple(roots.values()), tuple(devices.values()), (), {})
 
 
 def device_reader(sysfs: Path) -> Callable[[str], PciDevice | None]:
-    """Return a function that reads the device at a PCI address, or None if there is none."""
+    """Return a function that reads the device at a PCI address, or None if there is no device."""
     rdma = _rdma_devices(sysfs)
 
     @functools.cache
     def read(address: str) -> PciDevice | None:
         folder = sysfs / "bus/pci/devices" / address
-        there = is_pci_address(address) and folder.exists()
-        return _device(folder.resolve(), rdma) if there else None
+        exists = is_pci_address(address) and folder.exists()
+        return _device(folder.resolve(), rdma) if exists else None
 
     return read
 
 
 def _rdma_devices(sysfs: Path) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    rdma_devices: dict[str, tuple[str, ...]] = {}
     for entry in children(sysfs / "class/infiniband"):
         folder = pci_folder(entry / "device")
         if folder is not None:
-            found[folder.name] = (*found.get(folder.name, ()), entry.name)
-    return found
+            rdma_devices[folder.name] = (*rdma_devices.get(folder.name, ()), entry.name)
+    return rdma_devices
 
 
-def _from_the_top(place: Path) -> list[Path]:
-    """Return the folders of the bridges from the host bridge down, then the device's own.
+def _from_the_top(device_folder: Path) -> list[Path]:
+    """Return the folders of the bridges from the host bridge down, then the device's folder.
 
-    `place` is a resolved path, so the parents of the device's folder are its bridges.
+    `device_folder` is a resolved path, so its parents are the device's bridges.
     """
-    found = [place]
-    while is_pci_address(found[0].parent.name):
-        found.insert(0, found[0].parent)
-    return found
+    folders = [device_folder]
+    while is_pci_address(folders[0].parent.name):
+        folders.insert(0, folders[0].parent)
+    return folders
 
 
 def _device(folder: Path, rdma: dict[str, tuple[str, ...]]) -> PciDevice:
@@ -163,7 +164,7 @@ def _kind(folder: Path, rdma: dict[str, tuple[str, ...]]) -> str:
         return "nic"
     if isinstance(pci_class, Unknown):
         return "other"
-    # A VM's display adapter has class 0x03 too; only those of NVIDIA are GPUs here.
+    # A VM's display adapter has class 0x03 too; only NVIDIA's devices of that class are GPUs here.
     if pci_class.startswith("0x03") and read_text(folder / "vendor") == _NVIDIA:
         return "gpu"
     if pci_class.startswith("0x02"):
@@ -172,34 +173,37 @@ def _kind(folder: Path, rdma: dict[str, tuple[str, ...]]) -> str:
 
 
 def _speeds(folder: Path) -> Iterator[float]:
-    for one in (folder, folder.parent):  # NCCL uses the slower of a device and its port
-        text = read_text(one / "max_link_speed")
+    for end in (folder, folder.parent):  # NCCL uses the slower of a device and its port
+        text = read_text(end / "max_link_speed")
         match = _SPEED.match(text) if isinstance(text, str) else None
         if match:
             yield float(match[1])
 
 
 def _widths(folder: Path) -> Iterator[int]:
-    for one in (folder, folder.parent):
-        width = read_int(one / "max_link_width")
+    for end in (folder, folder.parent):
+        width = read_int(end / "max_link_width")
         # 255 means that the kernel does not know the width.
         if isinstance(width, int) and 0 < width < 255:
             yield width
 
 
-def _lower(found: Iterator[N], what: str) -> N | Unknown:
-    values = list(found)
-    return min(values) if values else Unknown(f"the kernel knows no link {what}, as usual in a VM")
+def _lower(readings: Iterator[N], quantity: str) -> N | Unknown:
+    values = list(readings)
+    return (
+        min(values) if values else Unknown(f"the kernel knows no link {quantity}, as usual in a VM")
+    )
 
 
 def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
     """Read the PCIe trees of this VM: from its topology file, and from sysfs."""
-    (from_file, state), from_sysfs = _read_file(settings, sysfs), read_tree(sysfs)
+    from_file, state = _read_file(settings, sysfs)
+    from_sysfs = read_tree(sysfs)
     trees = [tree for tree in (from_file, from_sysfs) if isinstance(tree, PciTree)]
     nodes = node_count(sysfs)
     return Pcie(
         trees=tuple(trees),
-        distances=tuple(one for tree in trees for one in all_distances(tree, nodes)),
+        distances=tuple(pair for tree in trees for pair in all_distances(tree, nodes)),
         gpudirect=tuple(gpudirect_pairs(trees, settings, nodes)),
         topology_file=from_file.origin if isinstance(from_file, PciTree) else from_file,
         peer_memory=peer_memory(sysfs),
@@ -216,8 +220,8 @@ def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[PairDista
             yield PairDistance(a, b, pair.topology, NVML)
 
 
-def state_of(tree: PciTree) -> TopologyFileState:
-    """Return whether NCCL reads a topology file that could be read here."""
+def topology_file_state(tree: PciTree) -> TopologyFileState:
+    """Return whether NCCL accepts a topology file that could be read here."""
     return TopologyFileState("refused" if tree.refused else "read", tree.refused)
 
 
@@ -225,21 +229,22 @@ def _read_file(settings: NcclSettings, sysfs: Path) -> tuple[PciTree | Unknown, 
     path, setting = settings.topology_file()
     if not _exists(path):
         if setting is None:
-            status, why = "none", f"NCCL_TOPO_FILE is not set, and {path} does not exist"
+            status = "none"
+            reason = f"NCCL_TOPO_FILE is not set, and {path} does not exist"
         else:
             status = "missing"
-            why = f"{setting} names {path}, which does not exist: NCCL uses sysfs"
-        return Unknown(why), TopologyFileState(status, why)
+            reason = f"{setting} names {path}, which does not exist: NCCL uses sysfs"
+        return Unknown(reason), TopologyFileState(status, reason)
     try:
         tree = read_topology(path, device_reader(sysfs))
     except SnapshotError as error:
-        why = f"{error} NCCL reads this file when it starts."
-        return Unknown(why), TopologyFileState("broken", why)
-    return tree, state_of(tree)
+        reason = f"{error} NCCL reads this file when it starts."
+        return Unknown(reason), TopologyFileState("broken", reason)
+    return tree, topology_file_state(tree)
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # no access to a parent folder: reading the file reports it
+    except OSError:  # no access to a parent folder; reading the file will report it
         return True

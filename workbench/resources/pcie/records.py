@@ -16,7 +16,7 @@ TOPOLOGY_FILE = "nccl topology file"
 NVML = "nvml"
 """Source: the NVIDIA driver; it has distances only, no tree."""
 SOURCES = (TOPOLOGY_FILE, SYSFS, NVML)
-"""The sources of a distance, in the order in which NCCL prefers them."""
+"""The sources of a distance, in NCCL's order of preference."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TopologyFileState:
 
 @dataclass(frozen=True)
 class PciDevice:
-    """A GPU, a NIC, or a bridge above one.
+    """A GPU, a NIC, or a bridge above such a device.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ class PciDevice:
     parent
         Address of the bridge above, or the name of a `PciRoot`.
     kind
-        ``"gpu"``, ``"nic"``, ``"bridge"`` or ``"other"``; unknown where a topology file gives
-        no class for it.
+        ``"gpu"``, ``"nic"``, ``"bridge"`` or ``"other"``; unknown if a topology file gives
+        no class for the device.
     pci_class, vendor, device, subsystem_vendor, subsystem_device
         Numbers in the form of sysfs: ``"0x030200"``, ``"0x10de"``.
     link_gtps
@@ -59,7 +59,7 @@ class PciDevice:
     link_width
         Highest number of lanes that both support.
     numa_node
-        NUMA node in the kernel; in a topology file that of its CPU.
+        NUMA node in the kernel; in a topology file, the NUMA node of the CPU above.
     rdma_devices
         Names of the RDMA devices of this PCI function: ``("mlx5_0",)``.
     acs
@@ -86,7 +86,7 @@ class PciDevice:
 
     @property
     def has_rdma(self) -> bool:
-        """Whether it is known to provide an RDMA device."""
+        """Whether the device is known to provide an RDMA device."""
         return isinstance(self.rdma_devices, tuple) and len(self.rdma_devices) > 0
 
 
@@ -99,7 +99,7 @@ class PciRoot:
     name
         ``"pci0000:00"`` for a host bridge of sysfs; ``"cpu0"`` in a topology file.
     numa_node
-        NUMA node of a topology file's CPU; a host bridge has none in sysfs.
+        NUMA node of a topology file's CPU; unknown for a host bridge of sysfs.
     cpu
         Attributes of the CPU in a topology file: ``affinity``, ``arch``, ``vendor``,
         ``familyid``, ``modelid``, ``host_hash``.
@@ -161,7 +161,7 @@ class PciTree:
     refused: str = ""
 
     def find(self, address: str) -> PciDevice | None:
-        """Return the device at an address, or None."""
+        """Return the device at an address, or None if the tree does not have it."""
         return self._devices.get(address)
 
     def file_attributes(self, address: str) -> Mapping[str, str]:
@@ -170,24 +170,24 @@ class PciTree:
 
     def above(self, address: str) -> tuple[str, ...]:
         """Return the parents of a device: the nearest bridge first, the root last."""
-        found: list[str] = []
+        ancestors: list[str] = []
         while address in self._parents:
             address = self._parents[address]
-            if address in found:  # an edited file may contain a cycle
+            if address in ancestors:  # an edited file may contain a cycle
                 break
-            found.append(address)
-        return tuple(found)
+            ancestors.append(address)
+        return tuple(ancestors)
 
     @cached_property
     def _devices(self) -> dict[str, PciDevice]:
-        found: dict[str, PciDevice] = {}
+        devices: dict[str, PciDevice] = {}
         for device in self.devices:
-            found.setdefault(device.address, device)
-        return found
+            devices.setdefault(device.address, device)
+        return devices
 
     @cached_property
     def _parents(self) -> dict[str, str]:
-        # cached, because every pair of devices needs it
+        # Cached, because every pair of devices needs it.
         return {device.address: device.parent for device in self.devices}
 
 
@@ -236,7 +236,7 @@ class GpuDirect:
 
 @dataclass(frozen=True)
 class DistanceDifference:
-    """A pair of devices for which two sources report different distances."""
+    """A pair of devices with different distances by two sources."""
 
     a: str
     b: str
@@ -277,7 +277,7 @@ class Pcie:
         return {device.address for device in self.devices if device.has_rdma}
 
     def tree(self, source: str) -> PciTree | None:
-        """Return the tree of one source, or None."""
+        """Return the tree of one source, or None if there is no tree of that source."""
         return next((tree for tree in self.trees if tree.source == source), None)
 
     @property
@@ -295,37 +295,37 @@ class Pcie:
 
     def distance(self, a: str, b: str) -> PairDistance | None:
         """Return the distance of two PCI addresses from the best source that has it."""
-        found = self.between(a, b)
-        known = [one for one in found if isinstance(one.distance, str)]
-        return next(iter(known or found), None)
+        pairs = self.between(a, b)
+        measured = [pair for pair in pairs if isinstance(pair.distance, str)]
+        return next(iter(measured or pairs), None)
 
     def differences(self) -> tuple[DistanceDifference, ...]:
-        """Return the pairs for which two sources report different distances.
+        """Return the pairs with different distances by two sources.
 
         NODE and PHB count as equal, since NCCL has no NODE.
         """
-        pairs: dict[tuple[str, str], list[PairDistance]] = {}
-        for one in self.distances:
-            if isinstance(one.distance, str):
-                first, second = sorted((one.a, one.b))
-                pairs.setdefault((first, second), []).append(one)
+        by_addresses: dict[tuple[str, str], list[PairDistance]] = {}
+        for pair in self.distances:
+            if isinstance(pair.distance, str):
+                first, second = sorted((pair.a, pair.b))
+                by_addresses.setdefault((first, second), []).append(pair)
         return tuple(
-            DistanceDifference(a, b, tuple(found))
-            for (a, b), found in pairs.items()
-            if len({nccl_level(one.distance) for one in found}) > 1
+            DistanceDifference(a, b, tuple(pairs))
+            for (a, b), pairs in by_addresses.items()
+            if len({nccl_level(pair.distance) for pair in pairs}) > 1
         )
 
     @cached_property
     def _by_pair(self) -> dict[frozenset[str], tuple[PairDistance, ...]]:
-        # cached, as a matrix needs every pair of devices
-        found: dict[frozenset[str], tuple[PairDistance, ...]] = {}
-        for one in sorted(self.distances, key=lambda distance: _rank(distance.source)):
-            pair = frozenset((one.a, one.b))
-            found[pair] = (*found.get(pair, ()), one)
-        return found
+        # Cached, because a matrix needs every pair of devices.
+        by_pair: dict[frozenset[str], tuple[PairDistance, ...]] = {}
+        for distance in sorted(self.distances, key=lambda distance: _preference(distance.source)):
+            pair = frozenset((distance.a, distance.b))
+            by_pair[pair] = (*by_pair.get(pair, ()), distance)
+        return by_pair
 
 
-def _rank(source: str) -> int:
+def _preference(source: str) -> int:
     return SOURCES.index(source) if source in SOURCES else len(SOURCES)
 
 
@@ -333,7 +333,14 @@ def nccl_level(distance: Distance | Unknown) -> str:
     """Return NCCL's name for a distance.
 
     NCCL has no NODE, and no boards with several GPUs. If the NUMA node of both devices is
-    unknown, which makes the distance unknown here, NCCL assumes one CPU: PHB.
+    unknown, the distance is unknown here, but NCCL assumes one CPU: PHB.
+
+    Examples
+    --------
+    >>> nccl_level(Distance.NODE)
+    'PHB'
+    >>> nccl_level(Distance.PXB)
+    'PXB'
     """
     if isinstance(distance, Unknown):
         return "PHB"

@@ -13,18 +13,18 @@ from workbench.resources.gpus.counters import GpuProcess
 from workbench.resources.process_registry import RankName, RankRegistry
 from workbench.resources.processes.proc import Proc, ProcessStat
 from workbench.resources.unknown import Unknown
-from workbench.resources.usage import NOT_VISIBLE, GpuShare, ProcessUse, Rate, added
+from workbench.resources.usage import NOT_VISIBLE, GpuShare, ProcessUse, Rate, sum_or_unknown
 
 # Name of a kernel's connection file in jupyter_client; kernels of all languages have it.
 _CONNECTION_FILE = re.compile(r"kernel-([\w-]+)\.json$")
 _LAUNCHERS = frozenset({"ipykernel_launcher", "ipykernel"})
 _CLIENT_OPTION = "--existing"
-"""Option of consoles, which name the connection file of the kernel that they attach to."""
+"""Option of consoles. It names the connection file of the kernel to attach to."""
 _AGENT_MODULE = "workbench.agent.program"
 _FIRST_CHECKS = 2
-"""How often a new process is checked: the first check may come before its exec."""
+"""Number of checks of a new process: the first check may come before its exec."""
 _RECHECK_SAMPLES = 30
-"""Samples within which every process is checked again, as its id may have been reused."""
+"""Every process is checked again within so many samples, as its id may have been reused."""
 _MAX_PARENTS = 32
 _UNSEEN = Unknown(NOT_VISIBLE)
 
@@ -69,7 +69,7 @@ class Roles:
 
     @staticmethod
     def role_by_parent(stat: ProcessStat, roles: Mapping[int, Role], stat_of: StatOf) -> Role:
-        """Return the role of another process: ``"other"``, with its kernel's or rank's names."""
+        """Return ``"other"`` with the names of the kernel or rank that started the process."""
         parent: int = stat.parent
         for _ in range(_MAX_PARENTS):
             if parent in roles:
@@ -82,9 +82,9 @@ class Roles:
 
     def _read_new(self, pids: set[int]) -> None:
         self._sample = (self._sample + 1) % _RECHECK_SAMPLES
-        for gone in self._checks.keys() - pids:
-            del self._checks[gone]
-            self._commands.pop(gone, None)
+        for pid in self._checks.keys() - pids:
+            del self._checks[pid]
+            self._commands.pop(pid, None)
         for pid in pids:
             checks = self._checks.get(pid, 0)
             if checks >= _FIRST_CHECKS and pid % _RECHECK_SAMPLES != self._sample:
@@ -97,38 +97,39 @@ class Roles:
 
     def _kernels(self, stat_of: StatOf) -> Iterator[tuple[int, Role]]:
         """Return the kernels, without their forks and the processes that started them."""
-        found: dict[int, Role] = {}
+        kernels: dict[int, Role] = {}
         parents: dict[int, int] = {}
         for pid, arguments in self._commands.items():
             role = _kernel(arguments)
             stat = stat_of(pid) if role else None
             if role and stat and self._commands.get(stat.parent) != arguments:
-                found[pid], parents[pid] = role, stat.parent
-        # a script that starts a kernel has the connection file in its arguments too
-        named = {pid: role for pid, role in found.items() if role.kernel_id}
+                kernels[pid] = role
+                parents[pid] = stat.parent
+        # A script that starts a kernel also has the connection file in its arguments.
+        named = {pid: role for pid, role in kernels.items() if role.kernel_id}
         starters = {parents[pid] for pid, role in named.items() if named.get(parents[pid]) == role}
-        return ((pid, role) for pid, role in found.items() if pid not in starters)
+        return ((pid, role) for pid, role in kernels.items() if pid not in starters)
 
     def _unregistered_ranks(self, stat_of: StatOf) -> Iterator[int]:
-        """Yield the processes that agents have forked: ranks of unknown cluster and number."""
+        """Yield the processes that agents have forked: ranks without known cluster and number."""
         for pid, arguments in self._commands.items():
             if _AGENT_MODULE in arguments:
                 stat = stat_of(pid)
                 above = stat_of(stat.parent) if stat else None
                 if stat is None or above is None or self._commands.get(stat.parent) != arguments:
                     continue
-                # a process that a rank forks has the same arguments again
+                # A process that a rank forks has the same arguments again.
                 if self._commands.get(above.parent) != arguments:
                     yield pid
 
 
 def _kernel(arguments: tuple[str, ...]) -> Role | None:
     """Return the role of a kernel by its arguments; None if they are not a kernel's."""
-    if any(each.startswith(_CLIENT_OPTION) for each in arguments):
+    if any(argument.startswith(_CLIENT_OPTION) for argument in arguments):
         return None
-    found = (_CONNECTION_FILE.search(each) for each in arguments)
-    kernel_id = next((match[1] for match in found if match), None)
-    # Kernels that nbclient and others start have connection files of other names.
+    matches = (_CONNECTION_FILE.search(argument) for argument in arguments)
+    kernel_id = next((match[1] for match in matches if match), None)
+    # Kernels that nbclient and others start have connection files with other names.
     is_kernel = kernel_id is not None or not _LAUNCHERS.isdisjoint(arguments)
     return Role("kernel", kernel_id) if is_kernel else None
 
@@ -136,7 +137,7 @@ def _kernel(arguments: tuple[str, ...]) -> Role | None:
 class ProcessMeter:
     """Reads the processes that matter to a notebook user.
 
-    `ranks` is the folder in which ranks register; by default that of this user.
+    `ranks` is the folder in which ranks register; by default the one of this user.
     """
 
     def __init__(self, proc: Proc, ranks: Path | None = None) -> None:
@@ -163,7 +164,7 @@ class ProcessMeter:
         seen = {pid: stat for pid, stat in stats.items() if stat is not None}
         running = {(pid, stat.began) for pid, stat in seen.items()}
         self._rates = {key: self._rates.get(key) or Rate() for key in running}
-        self._owners = {key: known for key, known in self._owners.items() if key in running}
+        self._owners = {key: is_owner for key, is_owner in self._owners.items() if key in running}
         not_owned = {pid for pid in shares if pid not in seen or not self._is_owner(pid, seen[pid])}
 
         def role_of(pid: int, stat: ProcessStat) -> Role:
@@ -197,10 +198,10 @@ class ProcessMeter:
         )
 
     def _is_owner(self, pid: int, stat: ProcessStat) -> bool:
-        """Return whether the driver means this process, not one of another pid namespace."""
+        """Return whether the driver means this process, and not one of another pid namespace."""
         if self._trusted:
             return True
-        key = pid, stat.began
+        key = (pid, stat.began)
         if not self._owners.get(key):
             self._owners[key] = self._proc.has_gpu_open(pid)
         return self._owners[key]
@@ -208,17 +209,19 @@ class ProcessMeter:
 
 def _shares(on_gpus: Sequence[GpuProcess]) -> dict[int, tuple[GpuShare, ...]]:
     """Return the use of each GPU by process, with MIG devices of a GPU added up."""
-    found: dict[int, dict[int, list[int | Unknown]]] = {}
-    for one in on_gpus:
-        found.setdefault(one.pid, {}).setdefault(one.index, []).append(one.memory_used_bytes)
+    memory: dict[int, dict[int, list[int | Unknown]]] = {}
+    for process in on_gpus:
+        memory.setdefault(process.pid, {}).setdefault(process.index, []).append(
+            process.memory_used_bytes
+        )
     return {
         pid: tuple(GpuShare(index, _total(parts)) for index, parts in sorted(gpus.items()))
-        for pid, gpus in found.items()
+        for pid, gpus in memory.items()
     }
 
 
 def _total(parts: Sequence[int | Unknown]) -> int | Unknown:
-    total = added(parts)
+    total = sum_or_unknown(parts)
     return total if isinstance(total, Unknown) else int(total)
 
 

@@ -35,7 +35,7 @@ class Proc:
 
     def pids(self) -> set[int]:
         """Return the ids of all visible processes, or raise an `OSError`."""
-        return {int(name) for name in os.listdir(self._root) if name.isdigit()}  # noqa: PTH208 - names do
+        return {int(name) for name in os.listdir(self._root) if name.isdigit()}  # noqa: PTH208 - names suffice
 
     def stat(self, pid: int) -> ProcessStat | None:
         """Return one process; None if it has ended or is a zombie."""
@@ -61,13 +61,13 @@ class Proc:
         """Return whether a process visibly has a device file of the NVIDIA driver open."""
         folder = f"{self._root}/{pid}/fd"
         try:
-            files = os.listdir(folder)  # noqa: PTH208 - names do
+            files = os.listdir(folder)  # noqa: PTH208 - names suffice
         except OSError:
             return False
         return any(self._link(f"{folder}/{file}").startswith(_GPU_FILE) for file in files)
 
     def is_whole_machine(self) -> bool:
-        """Return whether process ids here are those that the driver reports."""
+        """Return whether the driver reports the same process ids as this ``/proc``."""
         return self._link(f"{self._root}/self/ns/pid") == _FIRST_PID_NAMESPACE
 
     def _read(self, pid: int, name: str) -> bytes:
@@ -77,7 +77,7 @@ class Proc:
             return b""
         try:
             return os.read(file, 1 << 16)
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             return b""
         finally:
             os.close(file)
