@@ -92,7 +92,7 @@ def fixed_us(evidence: Evidence) -> float:
 
 
 def queueing(evidence: Evidence) -> Iterator[Cause]:
-    """Yield the time in which gradients wait and nothing is transferred."""
+    """Yield the time that gradients wait while nothing is transferred."""
     exposed = exposed_of(evidence)
     queued = evidence.summary.queued_us
     if not exposed or math.isnan(queued) or fixed_us(evidence):

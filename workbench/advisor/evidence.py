@@ -291,7 +291,7 @@ class Evidence:
     def predicted(
         self, name: str, evidence: str, change: str, prediction: Prediction, *, measure: str = ""
     ) -> Cause:
-        """Return a cause whose saving is predicted by the simulation of a change."""
+        """Return a cause with the saving that the simulation of a change predicts."""
         saved = prediction.measured_us - prediction.predicted_us
         return self.simulated(name, evidence, change, saved, prediction, measure=measure)
 

@@ -28,7 +28,7 @@ _POSITION_TEXTS = {
 
 
 def data_loading(evidence: Evidence) -> Iterator[Cause]:
-    """Yield the time in which ranks wait for their next batch."""
+    """Yield the time that ranks wait for their next batch."""
     loading = evidence.summary.phases_us["data"]
     if not loading > 0:
         return

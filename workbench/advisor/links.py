@@ -54,7 +54,7 @@ def slower_than_calibrated(evidence: Evidence) -> Iterator[Cause]:
 
 
 def below_nominal(evidence: Evidence) -> Iterator[Cause]:
-    """Yield a link whose calibrated rate is far below its nominal one."""
+    """Yield a link with a calibrated rate far below its nominal rate."""
     fabric = evidence.fabric
     model = evidence.model
     hop = _weakest(evidence)

@@ -174,7 +174,7 @@ def rank_count(ranks: int) -> str:
 
 
 def check(points: tuple[ScalingPoint, ...]) -> None:
-    """Raise `ValueError` if the values of a file are not those of a study."""
+    """Raise `ValueError` if the values of a file cannot be values of a study."""
     sizes = [point.ranks for point in points]
     if not sizes or len(set(sizes)) < len(sizes) or min(sizes) < 1:
         raise ValueError("its numbers of ranks are not positive, missing or repeated")

@@ -81,7 +81,7 @@ class ScalingStudy:
 
     @property
     def unit(self) -> str:
-        """What `ScalingPoint.per_second` counts: ``"samples/s"`` or ``"iterations/s"``."""
+        """The unit of `ScalingPoint.per_second`: ``"samples/s"`` or ``"iterations/s"``."""
         unknown = any(point.samples is None for point in self.points)
         return "iterations/s" if unknown else "samples/s"
 

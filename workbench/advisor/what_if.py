@@ -153,7 +153,7 @@ class Prediction:
 
     @property
     def exposed_share(self) -> float:
-        """The predicted share of the iteration in which training waits for gradients."""
+        """The predicted share of the iteration that training waits for gradients."""
         return self.predicted_exposed_us / self.predicted_us
 
     @property

@@ -122,7 +122,7 @@ def ecc_errors(gpu: Gpu) -> Case | None:
 @rule("warning", source="NVIDIA, NVML API reference, NvmlClocksEventReasons")
 @each_gpu
 def throttled(gpu: Gpu) -> Case | None:
-    """Find GPUs whose clocks are reduced at this moment by heat, a power brake or the power cap."""
+    """Find GPUs with clocks that heat, a power brake or the power cap reduces at this moment."""
     clocks = gpu.clocks
     if not isinstance(clocks, GpuClocks) or not isinstance(clocks.held_by, tuple):
         return None

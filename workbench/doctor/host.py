@@ -36,7 +36,7 @@ _LOW_MEMORY_LIMIT = 0.5
     source="NVIDIA, GPU debug guidelines",
 )
 def probe_failed(snapshot: Snapshot) -> Iterator[Case]:
-    """Find probes that failed or timed out, and values of GPUs whose call timed out."""
+    """Find probes that failed or timed out, and values of GPUs that are unknown after a timeout."""
     for name, probe in snapshot.probes.items():
         if probe.status == "failed":
             yield Case(

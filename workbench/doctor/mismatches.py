@@ -1,4 +1,4 @@
-"""Rules about several VMs that train together: what must be the same on all of them."""
+"""Rules about several VMs that train together: values that must be the same on all VMs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FILE_STATES = {
     "refused": "a topology file that NCCL rejects",
 }
 _NO_GPU = "no GPU"
-_SAME_MEMORY = 0.05  # MemTotal of equal VMs differs by what each kernel reserves
+_SAME_MEMORY = 0.05  # MemTotal of equal VMs differs by the memory that each kernel reserves
 _VM_FIX = "Ask for VMs of one size and one image; `workbench resources` on each shows what it has."
 _VM_SOURCE = "PyTorch, Performance Tuning Guide, Load-balance workload in a distributed setting"
 

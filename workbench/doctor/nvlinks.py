@@ -117,7 +117,7 @@ def _partner(gpu: Gpu) -> str | None:
 )
 @each_gpu
 def fabric_not_ready(gpu: Gpu) -> Case | None:
-    """Find GPUs whose registration with the fabric has not finished, or has failed."""
+    """Find GPUs that have not finished their registration with the fabric, or failed to."""
     fabric = gpu.nvlink.fabric if isinstance(gpu.nvlink, NvLinks) else None
     if not isinstance(fabric, Fabric):
         return None

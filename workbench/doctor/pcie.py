@@ -1,4 +1,4 @@
-"""Rules about PCIe and NUMA: how far GPUs, RDMA ports and CPUs are apart, and what is between."""
+"""Rules about PCIe and NUMA: the paths between GPUs, RDMA ports and CPUs."""
 
 from __future__ import annotations
 

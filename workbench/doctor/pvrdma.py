@@ -89,7 +89,7 @@ def _has_interface(snapshot: Snapshot, address: str) -> bool:
     source=_DRIVER,
 )
 def pvrdma_without_ip(snapshot: Snapshot) -> Iterator[Case]:
-    """Find active PVRDMA ports whose GIDs have link-local addresses only."""
+    """Find active PVRDMA ports with GIDs of link-local addresses only."""
     for nic in snapshot.nics:
         if not is_pvrdma(nic) or nic.state != "active" or not nic.gids:
             continue

@@ -14,7 +14,7 @@ from workbench.resources.usage import NicUse, Sample
 
 # RoCE packets carry up to 4096 bytes. With their headers, they need an Ethernet MTU of 4200.
 _ENOUGH_ROCE_MTU = 4200
-# Drivers whose Ethernet ports use RoCE. Others, such as irdma, may use iWARP.
+# Drivers of Ethernet ports that use RoCE. Others, such as irdma, may use iWARP.
 _ROCE_DRIVERS = ("mlx4_core", "mlx5_core", "bnxt_en", "vmw_pvrdma")
 _GID_INDEX = "NCCL_IB_GID_INDEX"
 _ROCE_VERSION = "NCCL_IB_ROCE_VERSION_NUM"
@@ -94,7 +94,7 @@ def rdma_port_slow(snapshot: Snapshot) -> Iterator[Case]:
     source="NVIDIA, MLNX_OFED documentation, RDMA over Converged Ethernet",
 )
 def roce_mtu(snapshot: Snapshot) -> Iterator[Case]:
-    """Find RoCE interfaces whose MTU is too small for RoCE's packets of 4096 bytes."""
+    """Find RoCE interfaces with an MTU that is too small for RoCE's packets of 4096 bytes."""
     for nic in snapshot.roce_ports:
         if isinstance(nic.mtu, int) and nic.mtu < _ENOUGH_ROCE_MTU:
             yield Case(
@@ -135,7 +135,7 @@ def rdma_without_device_nodes(snapshot: Snapshot) -> Iterator[Case]:
     source="NVIDIA, MLNX_OFED documentation, RDMA over Converged Ethernet, GID table population",
 )
 def roce_without_v2_gid(snapshot: Snapshot) -> Iterator[Case]:
-    """Find active RoCE ports whose GID table has no entry for RoCE v2."""
+    """Find active RoCE ports without an entry for RoCE v2 in their GID table."""
     for nic in snapshot.roce_ports:
         types_known = all(isinstance(gid.type, str) for gid in nic.gids)
         if nic.driver not in _ROCE_DRIVERS or not types_known or nic.state != "active":

@@ -18,7 +18,7 @@ from workbench.resources.gpus.vgpu import VgpuProfile, decode_profile
     source="NVIDIA, Virtual GPU Software User Guide, Peer-to-Peer CUDA transfers",
 )
 def vgpu_without_p2p(snapshot: Snapshot) -> Iterator[Case]:
-    """Find vGPUs whose profile rules out peer-to-peer over NVLink.
+    """Find vGPUs with a profile that rules out peer-to-peer over NVLink.
 
     Only time-sliced C-series vGPUs that own the entire frame buffer may use it.
     """
@@ -74,7 +74,7 @@ def _reason_without_p2p(profile: VgpuProfile) -> str | None:
 )
 @each_gpu
 def vgpu_unlicensed(gpu: Gpu) -> Case | None:
-    """Find vGPUs whose driver reports that they run without a licence."""
+    """Find vGPUs that run without a licence, according to their driver."""
     licence = gpu.licence
     if gpu.form != "vgpu" or not isinstance(licence, Licence) or licence.state != "unlicensed":
         return None

@@ -12,7 +12,7 @@ _MAX_PIECES = 4096
 
 
 class BoundedText:
-    """Collects text and drops the middle once it exceeds a limit; threads may share it.
+    """Text that loses its middle when it exceeds a limit; threads may share it.
 
     Parameters
     ----------

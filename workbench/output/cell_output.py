@@ -20,14 +20,14 @@ _RECENT_CHARACTERS = 1 << 18
 
 
 class CellOutput:
-    """Merges the output of a cell's ranks as it arrives, and determines its final order.
+    """The merged output of a cell's ranks, as it arrives and in its final order.
 
     Parameters
     ----------
     ranks
         The ranks of the cell.
     sink
-        Where the output goes.
+        The destination of the output.
     identities
         The identities of the ranks. They are needed to merge warnings and errors.
 

@@ -1,6 +1,6 @@
-"""Merge warnings and errors of ranks that differ only in what identifies a rank or its process.
+"""Merge warnings and errors that differ between ranks only in parts that identify the rank.
 
-A `Template` is a text in which such parts are replaced: the number of the rank, its device,
+A `Template` is a text with placeholders for such parts: the number of the rank, its device,
 process ids, addresses, file descriptors, names of temporary files, and times. Ranks with equal
 templates share a message. Numbers in any other context, such as shapes, losses, iterations
 and the names of a user's files, are never replaced.
@@ -170,7 +170,7 @@ class Template(NamedTuple):
 
 
 class TemplateMaker:
-    """Makes templates of one rank's texts.
+    """Maker of templates from the texts of one rank.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class TemplateMaker:
 
 
 class MessageLines:
-    """Finds the lines of one rank's standard error that belong to a warning or an error.
+    """Finder of the lines of one rank's standard error that belong to a warning or an error.
 
     They are lines such as ``UserWarning: ...`` and the indented lines that follow.
     """
@@ -277,7 +277,7 @@ def ranks_of_message(
 
 
 class DifferingParts:
-    """The parts in which a message of some ranks differs.
+    """The differing parts of a message that some ranks share.
 
     Parameters
     ----------

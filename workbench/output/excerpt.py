@@ -72,7 +72,7 @@ def _display_id(item: Item) -> int:
 
 
 class Excerpt:
-    """Keeps the first and the last items that are added, and counts the others.
+    """The first and the last items of long output, and the number of the others.
 
     Ranks can remove their earlier items, and replace displays.
 

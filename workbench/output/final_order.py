@@ -114,7 +114,7 @@ class OutputLog:
         return output
 
     def _due_notes(self) -> list[MergedItem]:
-        """Take the notes whose preceding output has been merged."""
+        """Take the notes that are due, because all output before them has been merged."""
         due: list[MergedItem] = []
         while self._notes and all(
             self.ranks[rank].taken >= count for rank, count in self._notes[0][0].items()
@@ -179,7 +179,7 @@ def _shared_items(items_by_rank: Mapping[int, Sequence[Item]]) -> set[Item]:
 
 
 class _Merger:
-    """Merges the next items of ranks; a shared item waits until every rank has reached it.
+    """Merger of the next items of ranks. A shared item waits until every rank has reached it.
 
     If all ranks wait for each other, the rank with the least progress continues.
 

@@ -74,7 +74,7 @@ def merged_item(ranks: tuple[int, ...], items: Sequence[Item]) -> MergedItem:
 
 
 class LineSplitter:
-    r"""Splits the writes of one rank into lines, independently of chunk boundaries.
+    r"""Splitter of the writes of one rank into lines, independently of chunk boundaries.
 
     A line ends at a newline or a carriage return, when the rank writes to the other
     stream, and before a display.
@@ -173,7 +173,7 @@ class _RankQueue:
 
 
 class OutputMerger:
-    """Merges the output of ranks; times are in seconds of one monotonic clock.
+    """Merger of the output of ranks. Times are in seconds of a monotonic clock.
 
     Parameters
     ----------
@@ -299,12 +299,23 @@ class OutputMerger:
 
 
 class LabelWriter:
-    """Adds rank labels to merged lines, and keeps track of an unfinished line."""
+    r"""Writer of rank labels before merged lines, which keeps track of an unfinished line.
+
+    Examples
+    --------
+    >>> writer = LabelWriter()
+    >>> writer.render(MergedItem((0, 1), Item("stdout", "ready\n")), "[0-1]")
+    '[0-1] ready\n'
+    >>> writer.render(MergedItem((0,), Item("stdout", "step ")), "[0]")
+    '[0] step '
+    >>> writer.render(MergedItem((1,), Item("stdout", "done\n")), "[1]")
+    '\n[1] done\n'
+    """
 
     def __init__(self) -> None:
         self._open: tuple[tuple[int, ...], str] | None = None
         self._cut: set[tuple[int, str]] = set()
-        """Ranks and streams whose unfinished line was ended by other output."""
+        """Ranks and streams with an unfinished line that other output has ended."""
 
     def render(self, merged: MergedItem, mark: str) -> str:
         """Return the text to write for an item, with a mark before each line.

@@ -9,7 +9,7 @@ from workbench.output.merger import Item, MergedItem, MessageLine
 
 
 class SharedMessages:
-    """Makes the text of merged lines of warnings and errors, in one order of the output.
+    """Formatter of merged lines of warnings and errors, for one order of the output.
 
     Parameters
     ----------

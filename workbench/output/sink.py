@@ -22,7 +22,7 @@ _REWRITE_S = 0.2
 
 
 class Sink(Protocol):
-    """Receives merged output, both as it arrives and in its final order."""
+    """A destination of merged output, which arrives twice: live and in its final order."""
 
     def put(self, merged: MergedItem) -> None:
         """Receive one line or display."""
@@ -65,7 +65,7 @@ class _LabelledText:
 
 
 class TextSink:
-    r"""Stores the output as text; a display is represented by its plain text.
+    r"""A sink that stores the output as text; a display is represented by its plain text.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class TextSink:
 
 
 class NotebookSink:
-    """Shows the output in the calling cell, with rich displays.
+    """A sink that shows the output in the calling cell, with rich displays.
 
     The order while the cell runs depends on arrival times. If it differs from the final
     order, the output of a ``%%distributed`` cell is replaced at the end. Other callers
@@ -222,7 +222,7 @@ class NotebookSink:
 
 
 class Page:
-    """Writes to the calling cell's output, and records what was written.
+    """Writer to the calling cell's output, which records the written texts and displays.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ VERSION = 1
 
 
 class Notebooks:
-    """Queries the session manager on its event loop from the sampler's thread."""
+    """Source of notebook paths, which queries the session manager from the sampler's thread."""
 
     def __init__(self, sessions: Any) -> None:
         self._sessions = sessions
@@ -38,8 +38,8 @@ class Notebooks:
     def paths(self) -> Mapping[str, str]:
         """Return the path of each kernel's notebook, by the kernel's id.
 
-        This waits for at most `NOTEBOOKS_WAIT_S`, and starts no second query while one is
-        pending. Call it from one thread at a time, and not from the event loop's thread.
+        This method waits for at most `NOTEBOOKS_WAIT_S`. While a query is pending, it starts no
+        second query. Call it from one thread at a time, and not from the event loop's thread.
         """
         if self._query is None:
             self._start_query()
@@ -119,7 +119,7 @@ Listener: TypeAlias = Callable[[LiveMessage], object]
 
 
 class LiveFeed:
-    """Samples this VM in a thread while there are listeners, and calls all of them.
+    """Sampler of this VM in a thread that calls all listeners with each sample.
 
     The thread starts with the first listener and ends with the last one.
 

@@ -37,7 +37,7 @@ AUTH_RESOURCE = "workbench"
 
 
 class SnapshotCache:
-    """Takes one snapshot at a time, in a thread, and returns the last one while it is recent."""
+    """Cache of the last snapshot. A thread takes a new snapshot if the last one is too old."""
 
     def __init__(self, take: Callable[[], Snapshot], max_age_s: float = 5.0) -> None:
         self._take = take

@@ -80,7 +80,7 @@ _ERRORS = Family("nic_errors", "Errors, by counter name.", ("errors",))
 
 
 class HardwareCollector(Collector):
-    """Collects the latest sample, and the totals of its rates since scraping began."""
+    """Collector of the latest sample, and of the totals of its rates since scraping began."""
 
     def __init__(self, feed: LiveFeed, clock: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed
@@ -208,7 +208,7 @@ _collectors: dict[int, HardwareCollector] = {}
 
 
 def register(feed: LiveFeed, registry: CollectorRegistry = REGISTRY) -> None:
-    """Add the metrics of a feed to `registry`, replacing those of an earlier server."""
+    """Add the metrics of a feed to `registry`, and replace the metrics of an earlier server."""
     release(registry)
     _collectors[id(registry)] = HardwareCollector(feed)
     registry.register(_collectors[id(registry)])

@@ -70,7 +70,10 @@ _GAUGES = (
 
 
 class TimingsCollector(Collector):
-    """Reads the kernels' registry at each scrape; by default from the user's runtime folder."""
+    """Collector that reads the kernels' registry at each scrape.
+
+    By default, the registry is in the user's runtime folder.
+    """
 
     def __init__(self, registry: ProcessRegistry | None = None) -> None:
         self._registry = registry
@@ -80,7 +83,7 @@ class TimingsCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of all clusters whose kernel is running."""
+        """Yield the metrics of all clusters with a running kernel."""
         # The registry is not cached, because its folder depends on environment variables.
         registry = self._registry or ProcessRegistry(jupyter_folder(jupyter_runtime_dir()) / FOLDER)
         ranks = [(labels, rank) for labels, rank in _ranks(registry.read())]
