@@ -139,7 +139,7 @@ class CellQueue:
         with self._state.turns.held(ticket, what, lambda: run.interrupts > 0):
             processes = self._state.usable()
             if processes.engines.backend.ring_broken:
-                repair_ring(self._state, processes, run.output.say)
+                repair_ring(self._state, processes, run.output.note_after_end)
             evidence = self.evidence.of_cell(run, processes)
             run.observe = evidence.observe
             try:
@@ -287,7 +287,7 @@ class CellQueue:
         self._left, self._current = run if run.unfinished else None, None
         complete = not (state.lost() or run.unfinished)
         if state.state == "running" and run.broken and complete:
-            form_ring(state, processes, run.output.say)
+            form_ring(state, processes, run.output.note_after_end)
         with state.lock:
             if state.state != "running":
                 return
