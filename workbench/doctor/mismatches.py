@@ -61,7 +61,8 @@ def _gpu_models(snapshot: Snapshot) -> str | None:
 
 def _model(gpu: Gpu) -> str | None:
     """Return model and form of a GPU; None if both are unknown, as in a topology file."""
-    name, form = text_if_known(gpu.name), text_if_known(gpu.form)
+    name = text_if_known(gpu.name)
+    form = text_if_known(gpu.form)
     if gpu.form == "vgpu":
         form = (
             None
