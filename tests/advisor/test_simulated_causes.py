@@ -7,7 +7,7 @@ import pytest
 from explained import BACKWARD_US, Trained, link, work
 
 import workbench as wb
-from workbench.advisor.interval import LEAST_ITERATIONS
+from workbench.advisor.interval import MIN_ITERATIONS
 from workbench.fabric import fit, tcp_efficiency
 from workbench.fabric.overlap import simulate
 from workbench.wire.transport import Transport
@@ -171,7 +171,7 @@ def test_a_simulation_that_is_off_gives_a_bound_only():
 def test_too_few_iterations_give_no_interval():
     """The reason is in every text."""
     training = Trained(work(SIZES), link(0.5))
-    found = wb.explain(training, latest=LEAST_ITERATIONS - 1)[0]
+    found = wb.explain(training, latest=MIN_ITERATIONS - 1)[0]
     assert str(found).count("unknown: fewer than 8 iterations do not show how much it varies") == 1
     assert "nan" not in str(found)
     known = wb.explain(training)[0]

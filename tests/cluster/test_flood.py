@@ -285,7 +285,7 @@ def test_lines_together_show_as_lines_one_by_one(seed):
 def test_a_text_that_is_too_long_keeps_its_beginning_and_its_end():
     """The middle is counted, and the text has the count."""
     whole = "".join(f"{at}\n" for at in range(100_000))
-    text = BoundedText(most=1000)
+    text = BoundedText(max_characters=1000)
     for at in range(0, len(whole), 77):
         text.add(whole[at : at + 77])
     begin, note, end = str(text).partition("\n... ")
@@ -298,6 +298,6 @@ def test_a_text_that_is_too_long_keeps_its_beginning_and_its_end():
 
 def test_a_text_that_fits_is_kept_completely():
     """Up to the bound nothing is changed."""
-    text = BoundedText(most=1000)
+    text = BoundedText(max_characters=1000)
     text.add("a" * 500, "b" * 500)
     assert str(text) == "a" * 500 + "b" * 500

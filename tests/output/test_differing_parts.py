@@ -171,7 +171,7 @@ def output(*texts, ranks=2):
     """The text of a cell on whose ranks standard error is as given."""
     written = CellOutput(tuple(range(ranks)), TextSink(), KNOWN)
     for rank, text in enumerate(texts):
-        written.take(rank, [("stderr", 0, text)], 0.0)
+        written.add(rank, [("stderr", 0, text)], 0.0)
     written.finish()
     return written.text
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from timers import eventually
 
 from workbench.server.feed import LiveFeed
-from workbench.server.hardware_metrics import AWAKE_S, YOUNG_S, HardwareCollector
+from workbench.server.hardware_metrics import AWAKE_S, MAX_AGE_S, HardwareCollector
 
 from .samplers import GPU, NIC, ScriptedSampler
 
@@ -171,7 +171,7 @@ def test_an_old_sample_is_not_given(prometheus):
     one.samplers[-1].fails = True
     before = one.taken()
     assert eventually(lambda: one.taken() > before)
-    one.now_s += YOUNG_S + 1
+    one.now_s += MAX_AGE_S + 1
     assert one.scrape() == {}
     one.samplers[-1].fails = False
     assert eventually(one.scrape)

@@ -1,7 +1,8 @@
-"""All that is known about a training when it is explained."""
+"""The data about a training from which its causes are found."""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -35,23 +36,26 @@ if TYPE_CHECKING:
     from workbench.resources import Snapshot
     from workbench.wire.sample_messages import LineSamples
 
-MAX_OFF = 0.5
-"""Relative error of the simulation of the measured iteration above which none is used."""
+_log = logging.getLogger(__name__)
+
+MAX_REPLAY_ERROR = 0.5
+"""Maximum relative error of the simulation of the measured iteration. Above it, no simulation is
+used."""
 _CALIBRATE = "run cluster.calibrate() to measure it"
-_SHOWN = 3
-"""Most findings of the doctor that a cause names."""
+_MAX_FINDINGS = 3
+"""Maximum number of findings of the doctor that a cause names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """All that is known about a training, and the causes that are made of it.
+    """The data about a training, and methods that make causes from it.
 
     Attributes
     ----------
     training, timings
         A cluster or a run, or only its timings.
     rows
-        The iterations that are explained, at least one.
+        The iterations to explain, at least one.
     """
 
     training: Any
@@ -72,7 +76,7 @@ class Evidence:
         return typical(self.rows)
 
     @cached_property
-    def late(self) -> list[dict[str, Any]]:
+    def stragglers(self) -> list[dict[str, Any]]:
         """Late ranks, slow links and pauses of VMs, as fields of `stragglers.Straggler`."""
         return stragglers.find(self.rows, self.vms)
 
@@ -84,13 +88,13 @@ class Evidence:
 
     @cached_property
     def waiting(self) -> Waiting:
-        """How long ranks wait for late ranks."""
-        return find_waiting(self.summary, self.warm, self.late)
+        """The time that ranks wait for late ranks."""
+        return find_waiting(self.summary, self.warm, self.stragglers)
 
     @cached_property
     def samples(self) -> dict[int, LineSamples]:
-        """Where ranks spent time in no phase, if a cell of the rows was sampled."""
-        # a copy: another thread adds samples that arrive
+        """The sampled lines of ranks in no phase, if a cell of the rows was sampled."""
+        # Copied, because another thread adds samples that arrive.
         samples: dict[int, LineSamples] = dict(getattr(self.timings, "line_samples", {}))
         return {
             rank: sample
@@ -98,8 +102,8 @@ class Evidence:
             if (self.rows["cell"] == sample.cell).any()
         }
 
-    def each(self, *columns: str) -> npt.NDArray[np.float64]:
-        """Return the sum of some columns in each warm iteration: the mean of the ranks, in us."""
+    def per_iteration_us(self, *columns: str) -> npt.NDArray[np.float64]:
+        """Return the sum of some columns in each warm iteration, as mean of the ranks, in us."""
         _, places = np.unique(self.warm["iteration"], return_inverse=True)
         spent = np.sum([self.warm[f"{column}_ns"] for column in columns], axis=0) / 1e3
         return np.asarray(np.bincount(places, spent) / np.bincount(places))
@@ -108,7 +112,10 @@ class Evidence:
 
     @cached_property
     def model(self) -> MeasuredTraining | None:
-        """The model of the iteration, if the rows are of the newest cell and can be simulated."""
+        """The model of the iteration.
+
+        None if the rows are from an earlier cell, or cannot be simulated.
+        """
         newest = self.timings.rows()["cell"].max()
         if (self.rows["cell"] != newest).any() or not hasattr(self.timings, "records"):
             return None
@@ -118,23 +125,28 @@ class Evidence:
             return None
 
     def predict(self, **changes: Any) -> Prediction | None:
-        """Return the iteration with some changes; None if it cannot be simulated.
+        """Predict the iteration with some changes; return None if it cannot be simulated.
 
-        The simulation of the measured iteration may be off by up to `MAX_OFF`; see `predicted`.
+        The simulation of the measured iteration may be off by up to `MAX_REPLAY_ERROR`; see
+        `predicted`.
         """
         key = repr(sorted(changes.items()))
         if key not in self._predicted:
-            found = None
+            prediction = None
             if self.model is not None:
                 try:
-                    found = predict(self.model, **changes)
-                except UsageError:  # such as the rate between VMs, where all ranks are on one
-                    found = None
-            off = found is None or abs(found.replay_error) > MAX_OFF
-            self._predicted[key] = None if off else found
+                    prediction = predict(self.model, **changes)
+                except UsageError as error:  # such as a rate between VMs, with all ranks on one VM
+                    _log.debug("the change %s cannot be simulated: %s", key, error)
+            if prediction is not None and abs(prediction.replay_error) > MAX_REPLAY_ERROR:
+                _log.debug(
+                    "no simulation is used: it is %+.0f %% off", prediction.replay_error * 100
+                )
+                prediction = None
+            self._predicted[key] = prediction
         return self._predicted[key]
 
-    # what the training ran on
+    # the ranks and VMs of the training
 
     @cached_property
     def facts(self) -> Mapping[str, Any]:
@@ -143,19 +155,19 @@ class Evidence:
 
     @cached_property
     def ranks(self) -> tuple[RankInfo, ...]:
-        """The ranks, as far as they are known."""
+        """The ranks that are known."""
         try:
-            every = getattr(self.training, "ranks", ())
-            return tuple(RankInfo(**one) if isinstance(one, dict) else one for one in every)
+            infos = getattr(self.training, "ranks", ())
+            return tuple(RankInfo(**info) if isinstance(info, dict) else info for info in infos)
         except TypeError:  # of a run that another version has stored
             return ()
 
     @cached_property
     def transports(self) -> Mapping[int, tuple[Transport, ...]]:
-        """How the collectives of each rank are carried, as far as that is known."""
-        found: Mapping[int, tuple[Transport, ...]] = getattr(self.training, "transports", {})
-        if found:
-            return found
+        """The known transports of each rank's collectives."""
+        transports: Mapping[int, tuple[Transport, ...]] = getattr(self.training, "transports", {})
+        if transports:
+            return transports
         try:
             return transports_from_plain(self.facts.get("transports", {}))
         except (TypeError, ValueError, AttributeError):  # an edited file
@@ -163,68 +175,78 @@ class Evidence:
 
     @cached_property
     def snapshots(self) -> Mapping[str, Snapshot]:
-        """The snapshot of each VM, as far as it is known; of a stopped cluster, from its run."""
+        """The known snapshots by VM; the snapshots of a stopped cluster are read from its run."""
         take = getattr(self.training, "snapshot", None)
-        found: Mapping[str, Snapshot] = take() if callable(take) else {}
+        snapshots: Mapping[str, Snapshot] = take() if callable(take) else {}
         path = getattr(self.timings, "path", None)
-        if found or path is None:
-            return found
+        if snapshots or path is None:
+            return snapshots
         from workbench.timings.reader import RunReader
 
         return RunReader(RunFolder(path)).snapshots()
 
     @cached_property
     def _findings(self) -> list[tuple[str, Finding]]:
-        own = [(vm, one) for vm, found in self.snapshots.items() for one in diagnose(found)]
+        of_vms = [
+            (vm, finding)
+            for vm, snapshot in self.snapshots.items()
+            for finding in diagnose(snapshot)
+        ]
         across = diagnose_all(self.snapshots) if len(self.snapshots) > 1 else []
-        every = [*own, *(("", one) for one in across)]
+        all_findings = [*of_vms, *(("", finding) for finding in across)]
         on_cpus = all(info.gpu == "CPU" for info in self.ranks)
         return [
-            (vm, one)
-            for vm, one in every
-            if one.severity != "info" and not (on_cpus and "GPU" in one.subject)
+            (vm, finding)
+            for vm, finding in all_findings
+            if finding.severity != "info" and not (on_cpus and "GPU" in finding.subject)
         ]
 
     def findings(self, rules: Collection[str], vm: str = "") -> tuple[str, str]:
-        """Return what the doctor finds by some rules, as evidence and as cure; empty if nothing.
+        """Return the findings of some of the doctor's rules, as evidence and as fix.
+
+        Both texts are empty without findings.
 
         Parameters
         ----------
         rules
-            Their names.
+            The names of the rules.
         vm
-            Only what is about this VM; of all VMs by default.
+            The VM that the findings must be about; by default any VM.
         """
         named = re.compile(rf"(?<![\w.-]){re.escape(vm)}(?![\w.-])")
-        own = {
-            (one.subject, one.evidence): one
-            for where, one in self._findings
-            if one.rule in rules and (vm in ("", where) or named.search(one.subject))
+        matching = {
+            (finding.subject, finding.evidence): finding
+            for finding_vm, finding in self._findings
+            if finding.rule in rules and (vm in ("", finding_vm) or named.search(finding.subject))
         }
         texts = []
-        for subject, read in list(own)[:_SHOWN]:
-            same = [where for where, one in self._findings if one.evidence == read]
-            vms = ", ".join(filter(None, dict.fromkeys(same)))
-            texts.append(f"{f'{vms}: ' if vms else ''}{subject}: {read}")
-        cures = dict.fromkeys(one.cure.rstrip(".") for one in list(own.values())[:_SHOWN])
-        return f"; the doctor finds {'; '.join(texts)}" if texts else "", "; ".join(cures)
+        for subject, evidence in list(matching)[:_MAX_FINDINGS]:
+            same_vms = [
+                finding_vm for finding_vm, finding in self._findings if finding.evidence == evidence
+            ]
+            vms = ", ".join(filter(None, dict.fromkeys(same_vms)))
+            texts.append(f"{f'{vms}: ' if vms else ''}{subject}: {evidence}")
+        shown = list(matching.values())[:_MAX_FINDINGS]
+        fixes = dict.fromkeys(finding.cure.rstrip(".") for finding in shown)
+        return f"; the doctor finds {'; '.join(texts)}" if texts else "", "; ".join(fixes)
 
     # the fabric
 
     @cached_property
     def fabric(self) -> FittedFabric | None:
-        """The calibration of these ranks; None if there is none that is reliable."""
+        """The calibration of these ranks; None without a reliable calibration."""
         return None if self.fabric_unknown else calibration_of(self.training)
 
     @cached_property
     def fabric_unknown(self) -> str:
-        """Why there is no calibration to compare with; empty if there is one."""
-        found, n = calibration_of(self.training), int(self.rows["world_size"].max())
-        if found is None:
+        """Why there is no calibration to compare with; empty with a usable calibration."""
+        calibration = calibration_of(self.training)
+        n = int(self.rows["world_size"].max())
+        if calibration is None:
             return _CALIBRATE
-        if found.n != n:
-            return f"the calibration is of {found.n} ranks, the training of {n}; {_CALIBRATE}"
-        return "" if found.reliable else found.caveat
+        if calibration.n != n:
+            return f"the calibration is of {calibration.n} ranks, the training of {n}; {_CALIBRATE}"
+        return "" if calibration.reliable else calibration.caveat
 
     # causes
 
@@ -246,26 +268,32 @@ class Evidence:
         Parameters
         ----------
         varies
-            The time in each iteration to which the saving is proportional; by default the time
-            for which training waits for communication.
+            The time in each iteration to which the saving is proportional. By default, it is the
+            time for which training waits for communication.
         error_us
             The error of the model from which the saving comes.
         """
         low, high = interval(
-            self.each("exposed") if varies is None else varies, saving_us, error_us
+            self.per_iteration_us("exposed") if varies is None else varies, saving_us, error_us
         )
-        why = unknown or TOO_FEW
-        text = f"unknown: {why}" if math.isnan(low) else f"{low / 1e3:.2f} to {high / 1e3:.2f} ms"
-        numbers = (saving_us, saving_us / self.summary.iteration_us, low, high)
-        saving, share, least, most = (number_or_unknown(one, why) for one in numbers)
-        return Cause(name, evidence, change, saving, share, bound, text, measure, least, most)
+        reason = unknown or TOO_FEW
+        text = (
+            f"unknown: {reason}" if math.isnan(low) else f"{low / 1e3:.2f} to {high / 1e3:.2f} ms"
+        )
+        figures = (saving_us, saving_us / self.summary.iteration_us, low, high)
+        saving, share, low_saving, high_saving = (
+            number_or_unknown(figure, reason) for figure in figures
+        )
+        return Cause(
+            name, evidence, change, saving, share, bound, text, measure, low_saving, high_saving
+        )
 
     def predicted(
-        self, name: str, evidence: str, change: str, found: Prediction, *, measure: str = ""
+        self, name: str, evidence: str, change: str, prediction: Prediction, *, measure: str = ""
     ) -> Cause:
-        """Return a cause whose saving is predicted by the simulation of a change."""
-        saved = found.measured_us - found.predicted_us
-        return self.simulated(name, evidence, change, saved, found, measure=measure)
+        """Return a cause with the saving that the simulation of a change predicts."""
+        saved = prediction.measured_us - prediction.predicted_us
+        return self.simulated(name, evidence, change, saved, prediction, measure=measure)
 
     def simulated(
         self,
@@ -284,7 +312,7 @@ class Evidence:
         Parameters
         ----------
         same
-            A prediction, of which the error of that simulation is used.
+            A prediction. It has the error of the simulation of the measured iteration.
         """
         if not same.reliable:
             evidence += f"; simulated, the measured iteration is {same.replay_error:+.0%} off"

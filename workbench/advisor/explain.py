@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,18 +24,21 @@ if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.timings.run import Run
 
-WORTH_SHARE = 0.01
+_log = logging.getLogger(__name__)
+
+MIN_SHARE = 0.01
 """Causes below this share of the iteration are not reported."""
 
 
 def explain(
     training: Cluster | Timings | Run, latest: int | None = None, *, all_cells: bool = False
 ) -> list[Cause]:
-    """Return what slows down a training, the largest saving first.
+    """Return the causes that slow down a training, the largest saving first.
 
-    Causes are found in the recorded iterations, in simulations of these with other settings (see
-    `what_if`), in the calibration of the fabric, in how the backend says that it is connected, and
-    in what the doctor finds on the VMs. What costs no measured time is not a cause.
+    Causes are found in the recorded iterations, in simulations of these iterations with other
+    settings (see `what_if`), in the calibration of the fabric, in the connections that the backend
+    reports, and in the doctor's findings on the VMs. A problem that costs no measured time is not
+    a cause.
 
     Parameters
     ----------
@@ -43,9 +47,9 @@ def explain(
     latest
         Number of the newest iterations to explain, from any cells.
     all_cells
-        Explain all iterations; by default, and without `latest`, those of the
-        last cell that recorded any. If this cell has one iteration, those of the cells
-        before it with one iteration are included.
+        Explain all iterations. By default, and without `latest`, only the iterations of the last
+        cell with recorded iterations are explained. If this cell has a single iteration, the
+        cells before it with a single iteration are included.
 
     Raises
     ------
@@ -64,52 +68,55 @@ def explain(
     elif not all_cells and len(rows):
         rows = last_cell(rows)
     if not len(rows):
-        off = getattr(timings, "unrecorded", "")
-        why = off or (
+        unrecorded = getattr(timings, "unrecorded", "")
+        reason = unrecorded or (
             "no iteration was recorded. No optimizer stepped in a %%distributed cell; an iteration "
             "ends with optimizer.step()."
         )
-        raise UsageError(f"Nothing to explain: {why}")
+        raise UsageError(f"Nothing to explain: {reason}")
     evidence = Evidence(training, timings, rows)
-    causes = [one for find in FINDERS for one in find(evidence)]
-    return sorted(filter(_is_worth, causes), key=_order)
+    causes = [cause for find in FINDERS for cause in find(evidence)]
+    reported = sorted(filter(_is_reported, causes), key=_sort_key)
+    _log.debug("found %d causes, %d of them large enough to report", len(causes), len(reported))
+    return reported
 
 
-def _is_worth(one: Cause) -> bool:
-    return isinstance(one.saving_share, Unknown) or one.saving_share >= WORTH_SHARE
+def _is_reported(cause: Cause) -> bool:
+    return isinstance(cause.saving_share, Unknown) or cause.saving_share >= MIN_SHARE
 
 
-def _order(one: Cause) -> float:
-    """Return what sorts a cause: unknown savings are first, then the largest ones."""
-    return -math.inf if isinstance(one.saving_us, Unknown) else -one.saving_us
+def _sort_key(cause: Cause) -> float:
+    """Return the sort key of a cause: unknown savings come first, then the largest savings."""
+    return -math.inf if isinstance(cause.saving_us, Unknown) else -cause.saving_us
 
 
 def _check_recorded(timings: Any) -> None:
-    """Raise an error if a later cell was not recorded, so that no earlier one is explained."""
+    """Raise an error if a later cell was not recorded, instead of explaining an earlier cell."""
     if not getattr(timings, "outdated", False):
         return
-    what = "the last cell was not recorded"
+    reason = "the last cell was not recorded"
     if timings.last_recorded:
-        what = "an earlier cell was not recorded, and no later one had iterations"
+        reason = "an earlier cell was not recorded, and no later one had iterations"
     switch = "" if timings.recording else "Switch recording on with %timings on. "
     raise UsageError(
-        f"Nothing to explain: {what}. {switch}Run the training again, or explain earlier cells "
+        f"Nothing to explain: {reason}. {switch}Run the training again, or explain earlier cells "
         "with %explain --all."
     )
 
 
-def _unheard(evidence: Evidence) -> Iterator[Cause]:
+def _unrecorded_communication(evidence: Evidence) -> Iterator[Cause]:
     """Yield communication that is not recorded."""
     summary = evidence.summary
     if not summary.unheard:
         return
-    where = "every iteration" if summary.unheard >= summary.iterations else "some iterations"
+    iterations = "every iteration" if summary.unheard >= summary.iterations else "some iterations"
     if 0 < summary.unheard < summary.iterations:
-        where = f"{summary.unheard:,} of {summary.iterations:,} iterations"
+        iterations = f"{summary.unheard:,} of {summary.iterations:,} iterations"
     yield evidence.cause(
         "communication that is not timed",
-        f"in {where} ranks communicate by means that are not recorded (Horovod from another build, "
-        "or torch.distributed.rpc): its time is in the other phases, and its bytes are not counted",
+        f"in {iterations} ranks communicate by means that are not recorded (Horovod from another "
+        "build, or torch.distributed.rpc): its time is in the other phases, and its bytes are not "
+        "counted",
         "build Horovod with workbench build-horovod, if %doctor shows that it records no times; "
         "calls of torch.distributed.rpc are never timed",
         math.nan,
@@ -118,24 +125,30 @@ def _unheard(evidence: Evidence) -> Iterator[Cause]:
     )
 
 
-def _separate(evidence: Evidence) -> Iterator[Cause]:
-    """Yield that the ranks exchange no gradients, if the rows are of such a cell."""
-    timings, cell = evidence.timings, int(evidence.rows["cell"].max())
-    found = getattr(timings, "separate", None)
-    if found is not None and found.cell == cell:
-        unknown = "the training is another one afterwards"
-        what = found.evidence, found.change
-        yield evidence.cause(separate.NAME, *what, math.nan, bound=True, unknown=unknown)
+def _separate_trainings(evidence: Evidence) -> Iterator[Cause]:
+    """Yield that the ranks exchange no gradients, if the rows are from such a cell."""
+    timings = evidence.timings
+    cell = int(evidence.rows["cell"].max())
+    report = getattr(timings, "separate", None)
+    if report is not None and report.cell == cell:
+        yield evidence.cause(
+            separate.NAME,
+            report.evidence,
+            report.change,
+            math.nan,
+            bound=True,
+            unknown="the training is another one afterwards",
+        )
         return
-    # of a run on disk, or of a cluster that an earlier kernel has started
+    # A run on disk, and a cluster of an earlier kernel, have only the verdict.
     verdict = getattr(timings, "stored_verdict", None) or getattr(timings, "verdict", None)
     if verdict is not None and verdict.cell == cell:
         yield from (cause for cause in verdict.causes if cause.name == separate.NAME)
 
 
 FINDERS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
-    _separate,
-    _unheard,
+    _separate_trainings,
+    _unrecorded_communication,
     late.late_ranks,
     late.uneven,
     late.noisy_neighbour,
@@ -154,4 +167,4 @@ FINDERS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     host.other_time,
     host.cpu_of_communication,
 )
-"""What is looked for; each function yields its causes."""
+"""Functions that look for causes; each yields the causes that it finds."""

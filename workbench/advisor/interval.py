@@ -1,4 +1,4 @@
-"""The interval in which a mean saving per iteration lies."""
+"""The confidence interval of a mean saving per iteration."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.9
-"""Probability that an interval of a saving is to contain its mean."""
-LEAST_ITERATIONS = 8
-"""Fewest iterations from which an interval is taken."""
+"""Probability that the interval of a saving contains its mean."""
+MIN_ITERATIONS = 8
+"""Minimum number of iterations for an interval."""
 _RESAMPLES = 400
 
-TOO_FEW = f"fewer than {LEAST_ITERATIONS} iterations do not show how much it varies"
+TOO_FEW = f"fewer than {MIN_ITERATIONS} iterations do not show how much it varies"
 
 
 def interval(
     values: npt.NDArray[np.float64], saving_us: float, error_us: float = 0.0
 ) -> tuple[float, float]:
-    """Return where a mean saving lies with a probability of `CONFIDENCE`; NaN if unknown.
+    """Return the interval that contains a mean saving with probability `CONFIDENCE`.
 
-    A block bootstrap: blocks of consecutive iterations, of which each is as long as the cube root
-    of their number, are drawn at random until they are as many iterations again. The first
-    iteration follows the last one, so that all are drawn equally often. The means of such draws
-    vary as means of other iterations would, also if iterations depend on those before.
+    Both ends are NaN if the interval is unknown.
+
+    This is a block bootstrap. Blocks of consecutive iterations are drawn at random until they
+    contain as many iterations as `values`. The length of a block is the cube root of this number.
+    The first iteration follows the last one, so that all iterations are drawn equally often. The
+    means of such draws vary as the means of other iterations would, even if an iteration depends
+    on the iterations before it.
 
     Parameters
     ----------
@@ -34,17 +37,29 @@ def interval(
         The saving per iteration.
     error_us
         The error of the model from which the saving comes. It widens the interval on both sides.
+
+    Examples
+    --------
+    >>> waits_us = np.array([90.0, 110.0] * 8)
+    >>> low, high = interval(waits_us, saving_us=50.0)
+    >>> low <= 50.0 <= high
+    True
+    >>> interval(waits_us[:4], saving_us=50.0)
+    (nan, nan)
     """
-    count, mean = len(values), float(values.mean()) if len(values) else 0.0
-    if count < LEAST_ITERATIONS or not math.isfinite(mean + saving_us + error_us):
+    count = len(values)
+    mean = float(values.mean()) if count else 0.0
+    if count < MIN_ITERATIONS or not math.isfinite(mean + saving_us + error_us):
         return math.nan, math.nan
     if mean <= 0:
         return max(0.0, saving_us - error_us), saving_us + error_us
     length = max(1, round(count ** (1 / 3)))
-    draw = np.random.default_rng(0)  # the same answer each time
+    draw = np.random.default_rng(0)  # a constant seed, so that the result is reproducible
     begins = draw.integers(0, count, (_RESAMPLES, -(-count // length)))
     sums = np.concatenate([[0.0], np.cumsum(np.append(values, values[: length - 1]))])
     means = (sums[begins + length] - sums[begins]).mean(axis=1) / length
     tail = (1 - CONFIDENCE) / 2
-    low, high = (float(one) / mean * saving_us for one in np.quantile(means, (tail, 1 - tail)))
+    low, high = (
+        float(quantile) / mean * saving_us for quantile in np.quantile(means, (tail, 1 - tail))
+    )
     return max(0.0, min(low, saving_us) - error_us), max(high, saving_us) + error_us

@@ -1,4 +1,4 @@
-"""Links that are slower than they were measured to be, or than their nominal rate."""
+"""Find links that are slower than their calibration, or than their nominal rate."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ from workbench.fabric.nominal import find_nic
 from workbench.resources import Unknown
 from workbench.timings.verdict import Cause
 
-BELOW = 0.75
+MIN_NOMINAL_SHARE = 0.75
 """A calibrated rate below this share of the nominal one is a cause."""
-_NOW_CURE = "check other users of the network and the NICs' counters; use fewer, larger collectives"
+_NOW_FIX = "check other users of the network and the NICs' counters; use fewer, larger collectives"
 _MATRIX = "the rate of each pair of VMs, with %fabric matrix, which names the slow VM"
 
 
 def slower_than_calibrated(evidence: Evidence) -> Iterator[Cause]:
     """Yield communication that takes longer now than when the fabric was calibrated."""
-    exposed, fabric, summary = exposed_of(evidence), evidence.fabric, evidence.summary
+    exposed = exposed_of(evidence)
+    fabric = evidence.fabric
+    summary = evidence.summary
     if not exposed or fabric is None:
         return
     name = "communication slower than the fabric"
-    found, cures = evidence.findings(NETWORK_RULES)
-    cure = f"{_NOW_CURE}; {cures}" if cures else _NOW_CURE
-    same, model = evidence.predict(), evidence.model
+    doctor_text, doctor_fixes = evidence.findings(NETWORK_RULES)
+    fix = f"{_NOW_FIX}; {doctor_fixes}" if doctor_fixes else _NOW_FIX
+    same = evidence.predict()
+    model = evidence.model
     if same is None or model is None:
         # A difference within the calibration's error is not reported.
-        least = fabric.predict_us(summary.bytes) * (1 + fabric.error)
-        over = min(exposed, summary.communication_us - evidence.waiting.all_us - least)
+        expected_us = fabric.predict_us(summary.bytes) * (1 + fabric.error)
+        excess_us = min(exposed, summary.communication_us - evidence.waiting.all_us - expected_us)
         text = (
             f"{summary.communication_us / 1e3:.2f} ms of communication per iteration, of which the "
-            f"calibration explains {least / 1e3:.2f} ms{found}"
+            f"calibration explains {expected_us / 1e3:.2f} ms{doctor_text}"
         )
-        yield evidence.cause(name, text, cure, over, bound=True, measure=_MATRIX)
+        yield evidence.cause(name, text, fix, excess_us, bound=True, measure=_MATRIX)
         return
     usual = sum(fabric.predict_us(size) for size in same.simulated.buffer_bytes)
     now = evidence.predict(gbps=fabric.busbw_gbps / model.payload)
@@ -44,35 +47,38 @@ def slower_than_calibrated(evidence: Evidence) -> Iterator[Cause]:
         return
     text = (
         f"transfers take {model.transfer_us / 1e3:.2f} ms per iteration, and took "
-        f"{usual / 1e3:.2f} ms (\u00b1 {fabric.error:.0%}) when the fabric was calibrated{found}"
+        f"{usual / 1e3:.2f} ms (\u00b1 {fabric.error:.0%}) when the fabric was calibrated"
+        f"{doctor_text}"
     )
-    yield evidence.predicted(name, text, cure, now, measure=_MATRIX)
+    yield evidence.predicted(name, text, fix, now, measure=_MATRIX)
 
 
 def below_nominal(evidence: Evidence) -> Iterator[Cause]:
-    """Yield a link whose calibrated rate is far below its nominal one."""
-    fabric, model, hop = evidence.fabric, evidence.model, _weakest(evidence)
+    """Yield a link with a calibrated rate far below its nominal rate."""
+    fabric = evidence.fabric
+    model = evidence.model
+    hop = _weakest(evidence)
     if not exposed_of(evidence) or fabric is None or model is None or hop is None:
         return
     assert not isinstance(hop.gb_per_s, Unknown)
     nominal = hop.gb_per_s * 8
     payload = model.payload if hop.kind == "network" else 1.0
-    if fabric.busbw_gbps >= BELOW * nominal * payload:
+    if fabric.busbw_gbps >= MIN_NOMINAL_SHARE * nominal * payload:
         return
     faster = evidence.predict(gbps=nominal * payload / model.payload)
     if faster is None:
         return
-    found, cures = evidence.findings(NETWORK_RULES)
+    doctor_text, doctor_fixes = evidence.findings(NETWORK_RULES)
     text = (
         f"the calibrated bus bandwidth is {fabric.busbw_gbps:.2f} Gbit/s, "
         f"{fabric.busbw_gbps / (nominal * payload):.0%} of what the weakest hop of the ring can "
-        f"carry: {hop.name}{found}"
+        f"carry: {hop.name}{doctor_text}"
     )
-    cure = cures or (
+    fix = doctor_fixes or (
         "check the link's width and speed, its other users, the transport (%cluster), and whether "
         "one core per rank is free for communication"
     )
-    yield evidence.predicted("link below nominal", text, cure, faster, measure=_MATRIX)
+    yield evidence.predicted("link below nominal", text, fix, faster, measure=_MATRIX)
 
 
 def _weakest(evidence: Evidence) -> Hop | None:
@@ -84,20 +90,25 @@ def _weakest(evidence: Evidence) -> Hop | None:
         return None
     ends = [info for info in evidence.ranks if info.rank in hop.ranks and info.vm == hop.vm]
     nic = find_nic(evidence.snapshots[hop.vm], ends[0].nic)
-    # the rate of a virtual interface is a number that its driver has chosen
+    # The rate of a virtual interface is an arbitrary number that its driver reports.
     return None if hop.kind == "network" and nic is not None and nic.kind == "virtual" else hop
 
 
 def placement(evidence: Evidence) -> Iterator[Cause]:
-    """Yield a ring that crosses the links between VMs more often than it has to.
+    """Yield a ring that crosses the links between VMs more often than necessary.
 
-    NCCL orders its rings by VM, whatever the ranks' numbers.
+    NCCL orders its rings by VM, whatever the ranks' numbers, so it has no such rings.
     """
-    if any(one.library == "NCCL" for ones in evidence.transports.values() for one in ones):
+    if any(
+        transport.library == "NCCL"
+        for transports in evidence.transports.values()
+        for transport in transports
+    ):
         return
     vms = [info.vm for info in sorted(evidence.ranks, key=lambda info: info.rank)]
-    crossings = sum(one != other for one, other in zip(vms, vms[1:] + vms[:1], strict=True))
-    needed, model = len(set(vms)), evidence.model
+    crossings = sum(vm != next_vm for vm, next_vm in zip(vms, vms[1:] + vms[:1], strict=True))
+    needed = len(set(vms))
+    model = evidence.model
     if needed < 2 or crossings <= needed or model is None or not exposed_of(evidence):
         return
     better = evidence.predict(gbps=link_gbps(model) * crossings / needed)
@@ -107,8 +118,8 @@ def placement(evidence: Evidence) -> Iterator[Cause]:
         f"the ring of the ranks leaves VMs {crossings} times, and {needed} would do: "
         f"{', '.join(f'rank {rank} on {vm}' for rank, vm in enumerate(vms[:8]))}"
     )
-    cure = (
+    fix = (
         "give the ranks of a VM consecutive numbers: start ipyparallel's engines in the order of "
         "the VMs (ranks of named hosts are in their order), then the cluster again"
     )
-    yield evidence.predicted("poor placement", text, cure, better)
+    yield evidence.predicted("poor placement", text, fix, better)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.advisor.training import calibration_of, timings_of
-from workbench.advisor.transfers import LEAST, Buffers, fit_transfers
+from workbench.advisor.transfers import MIN_BUFFERS, TransferredBuffers, fit_transfers
 from workbench.errors import UsageError
 from workbench.fabric.models import rdma_efficiency, tcp_efficiency
 from workbench.fabric.overlap import CYCLE_US, FUSION_BYTES, CommunicationModel, Workload
@@ -23,15 +24,17 @@ from workbench.wire.record import TICK_NS, TIMES
 if TYPE_CHECKING:
     from workbench.fabric import FittedFabric
 
-LATEST = 64
-"""Most iterations that are used: the newest of the cell."""
-UNRELIABLE = 0.1
-"""Relative error of the simulation of the measured iteration above which it is not to be used."""
+_log = logging.getLogger(__name__)
+
+MAX_ITERATIONS = 64
+"""Maximum number of iterations that are used: the newest ones of the cell."""
+MAX_RELIABLE_ERROR = 0.1
+"""Maximum relative error of a reliable simulation of the measured iteration."""
 _GRADIENTS = ("optimizer", "ddp")
-_USUAL_CYCLE = 2.5
-"""Up to this multiple of Horovod's default, the cycle time is taken to be the default."""
-_SPREAD = 1.5
-"""Sizes of buffers within this factor do not show the time of a byte."""
+_MAX_DEFAULT_CYCLE = 2.5
+"""Up to this multiple of Horovod's default, the cycle time is assumed to be the default."""
+_MIN_SIZE_RATIO = 1.5
+"""Minimum ratio of the largest to the smallest buffer for which the time of a byte is fitted."""
 
 _ONE_RANK = (
     "Nothing to simulate: the training ran on 1 rank, or its process set has 1 rank, which does "
@@ -43,16 +46,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MeasuredTraining:
-    """What the newest iterations of a training have in common: medians, in microseconds.
+    """A model of the newest iterations of a training: medians, in microseconds.
 
     Attributes
     ----------
     work, model
-        Its compute and collectives, and how long these take.
+        The compute and the collectives of an iteration, and the duration of the collectives.
     ranks, ranks_per_vm
-        Their number, and most of them on one VM; None if the VMs are unknown.
+        The number of ranks, and the largest number on one VM (None if the VMs are unknown).
     payload
-        Share of a link's nominal rate without headers of TCP or RDMA; 1 if all are on one VM.
+        Share of a link's nominal rate without headers of TCP or RDMA; 1 if all ranks are on one VM.
     iteration_us, exposed_us, transfer_us
         Medians over `iterations` iterations.
     scaled
@@ -60,7 +63,7 @@ class MeasuredTraining:
     fuses
         Whether collectives are fused in cycles, as Horovod does.
     link
-        Where the time of a transfer is taken from.
+        The source of the time of a transfer, in words.
     """
 
     work: Workload
@@ -84,20 +87,20 @@ class MeasuredTraining:
     def check_replay(self, error: float) -> None:
         """Raise an error if the simulation of the measured iteration is too far off, with DDP.
 
-        When each bucket of DDP began its transfer is not recorded, so that the exposed time would
-        not be predicted. `error` is relative.
+        DDP does not report when the transfer of a bucket began, so the exposed time cannot be
+        predicted. `error` is relative.
         """
-        if not self.fuses and abs(error) > UNRELIABLE:
+        if not self.fuses and abs(error) > MAX_RELIABLE_ERROR:
             raise UsageError(
                 "Cannot predict this DDP training: simulated, the measured iteration is "
-                f"{error:+.1%} off, more than {UNRELIABLE:.0%}, because DDP does not report when "
-                "each bucket's transfer began. Train for more iterations on cores without other "
-                "load, or with Horovod."
+                f"{error:+.1%} off, more than {MAX_RELIABLE_ERROR:.0%}, because DDP does not "
+                "report when each bucket's transfer began. Train for more iterations on cores "
+                "without other load, or with Horovod."
             )
 
 
 def measure(training: Any) -> MeasuredTraining:
-    """Return the model of the last cell that recorded iterations, of a cluster, timings or a run.
+    """Return the model of the last cell with recorded iterations of a cluster, timings or a run.
 
     Raises
     ------
@@ -112,16 +115,16 @@ def measure(training: Any) -> MeasuredTraining:
             "%%distributed cell; an iteration ends with optimizer.step()."
         )
     rows = typical(last_cell(rows))
-    rows = rows[rows["iteration"] > rows["iteration"].max() - LATEST]
-    layout, found = _complete(timings, rows)
-    every = np.array([_times(records) for records in found])
+    rows = rows[rows["iteration"] > rows["iteration"].max() - MAX_ITERATIONS]
+    layout, complete = _complete(timings, rows)
+    all_times = np.array([_times(records) for records in complete])
     chosen = np.array([by in _GRADIENTS for by in layout.by])
     _check(layout, chosen)
-    times, early = _on_one_clock(every[..., chosen] * (TICK_NS / 1e3))
-    part = _only(layout, chosen)
-    rows_us = _phases(rows, found)
+    times, early = _on_one_clock(all_times[..., chosen] * (TICK_NS / 1e3))
+    part = _part_of_layout(layout, chosen)
+    rows_us = _phases(rows, complete)
     work = _workload(times, rows_us, early, part)
-    buffers = Buffers(times, part)
+    buffers = TransferredBuffers(times, part)
     n = peers(layout, int(rows["world_size"].max()))[1]
     if n < 2:
         raise UsageError(_ONE_RANK)
@@ -130,13 +133,14 @@ def measure(training: Any) -> MeasuredTraining:
     busy = np.sum([rows_us[name] for name in ("data", "copy", "forward", "backward")], axis=0)
     share = float(np.median(busy.mean(axis=1))) / work.compute_us if work.compute_us > 0 else 0.0
     per_vm = _ranks_per_vm(timings)
+    _log.debug("modelled %d iterations of %d ranks; transfers from %s", len(complete), n, link)
     return MeasuredTraining(
         work,
         model,
         n,
         per_vm,
         1.0 if per_vm is not None and per_vm >= n else _payload(training),
-        len(found),
+        len(complete),
         float(np.median(rows_us["iteration"].mean(axis=1))),
         float(np.median(rows_us["exposed"].max(axis=1))),
         float(np.median(buffers.transfer_sums)),
@@ -149,8 +153,8 @@ def measure(training: Any) -> MeasuredTraining:
 def _on_one_clock(times: Floats) -> tuple[Floats, Floats]:
     """Return the times since the mean begin of the iteration, and how early each rank began it.
 
-    Times of a rank are since its own begin. All ranks finish the last collective at about the
-    same time, which shows how much earlier than the others a rank began.
+    The recorded times of a rank count from its own begin. All ranks finish the last collective at
+    about the same time, which shows how much earlier than the others a rank began.
     """
     last = times[:, :, -1].max(axis=2)
     early = last - last.mean(axis=1, keepdims=True)
@@ -158,7 +162,7 @@ def _on_one_clock(times: Floats) -> tuple[Floats, Floats]:
 
 
 def _workload(times: Floats, phases: dict[str, Floats], early: Floats, layout: Layout) -> Workload:
-    """Return medians over iterations, of the rank that is last."""
+    """Return the work of an iteration: medians over iterations, each of the last rank."""
     ready = np.median(times[:, :, 0].max(axis=1), axis=0)
     finished = times[:, :, -1].max(axis=2)
     compute = _wait_begins(phases, finished, early).max(axis=1)
@@ -173,40 +177,43 @@ def _workload(times: Floats, phases: dict[str, Floats], early: Floats, layout: L
 
 
 def _complete(timings: Any, rows: Rows) -> tuple[Layout, list[list[CollectiveRecord]]]:
-    """Return the most usual layout, and the iterations in which all ranks have used it."""
-    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
+    """Return the most frequent layout, and the iterations in which all ranks used it."""
+    first = int(rows["iteration"].min())
+    last = int(rows["iteration"].max())
     by_iteration: dict[int, dict[int, CollectiveRecord]] = {}
-    # some are left out, such as profiled ones and those whose records arrive just now
+    # Records without a row are left out, such as profiled iterations and records that just arrive.
     usable = set(zip(rows["iteration"].tolist(), rows["rank"].tolist(), strict=True))
     for record in timings.records(first, last):
         if (record.iteration, record.rank) in usable and len(record.layout.names):
             by_iteration.setdefault(record.iteration, {})[record.rank] = record
     ranks = set(rows["rank"].tolist())
-    usual: Counter[tuple[str, ...]] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
     layouts = {}
     for records in by_iteration.values():
-        layouts.update({one.layout.names: one.layout for one in records.values()})
-        if set(records) == ranks and len({one.layout.names for one in records.values()}) == 1:
-            usual[next(iter(records.values())).layout.names] += 1
+        layouts.update({record.layout.names: record.layout for record in records.values()})
+        layout_names = {record.layout.names for record in records.values()}
+        if set(records) == ranks and len(layout_names) == 1:
+            counts[layout_names.pop()] += 1
     if int(rows["world_size"].max()) < 2:
         raise UsageError(_ONE_RANK)
-    if not usual:
+    if not counts:
         raise UsageError(
             "Nothing to simulate: no iteration has the times of the collectives of all ranks. "
             "Train with Horovod's DistributedOptimizer or DDP in a recorded cell."
         )
-    names = usual.most_common(1)[0][0]
-    found = [
+    names = counts.most_common(1)[0][0]
+    complete = [
         [records[rank] for rank in sorted(ranks)]
         for records in by_iteration.values()
-        if set(records) == ranks and all(one.layout.names == names for one in records.values())
+        if set(records) == ranks
+        and all(record.layout.names == names for record in records.values())
     ]
-    return layouts[names], found
+    return layouts[names], complete
 
 
 def _check(layout: Layout, chosen: npt.NDArray[np.bool_]) -> None:
     """Raise an error if gradients are not reduced by allreduces in one process set."""
-    kinds = {k for k, own in zip(layout.kinds, chosen, strict=True) if own}
+    kinds = {kind for kind, is_chosen in zip(layout.kinds, chosen, strict=True) if is_chosen}
     others = set(layout.by) - {*_GRADIENTS, "cell"}
     if not chosen.any() or kinds != {"allreduce"} or others:
         used = ", ".join(sorted({*layout.kinds} | others)) or "none"
@@ -218,36 +225,44 @@ def _check(layout: Layout, chosen: npt.NDArray[np.bool_]) -> None:
 
 def _times(records: list[CollectiveRecord]) -> npt.NDArray[np.int64]:
     """Return the times of an iteration's collectives, of shape (ranks, TIMES, collectives)."""
-    return np.array([[getattr(one.record, name) for name in TIMES] for one in records], np.int64)
+    times = [[getattr(record.record, name) for name in TIMES] for record in records]
+    return np.array(times, np.int64)
 
 
-def _only(layout: Layout, chosen: npt.NDArray[np.bool_]) -> Layout:
+def _part_of_layout(layout: Layout, chosen: npt.NDArray[np.bool_]) -> Layout:
     """Return a layout with some of its collectives."""
     columns = [
-        tuple(value for value, own in zip(column, chosen, strict=True) if own)
+        tuple(value for value, is_chosen in zip(column, chosen, strict=True) if is_chosen)
         for column in list(vars(layout).values())[1:]
     ]
     return Layout(layout.number, *columns)
 
 
-def _phases(rows: Rows, found: list[list[CollectiveRecord]]) -> dict[str, Floats]:
-    """Return phases and durations of the iterations, as arrays of (iterations, ranks)."""
+def _phases(rows: Rows, iterations: list[list[CollectiveRecord]]) -> dict[str, Floats]:
+    """Return phases and durations of the iterations in us, as arrays of (iterations, ranks)."""
     names = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
-    where = {
-        (int(iteration), int(rank)): place
-        for place, (iteration, rank) in enumerate(zip(rows["iteration"], rows["rank"], strict=True))
+    row_numbers = {
+        (int(iteration), int(rank)): number
+        for number, (iteration, rank) in enumerate(
+            zip(rows["iteration"], rows["rank"], strict=True)
+        )
     }
-    places = np.array([[where[one.iteration, one.rank] for one in records] for records in found])
-    figures = {name: rows[f"{name}_ns"][places] / 1e3 for name in (*names, "iteration", "stopped")}
+    numbers = np.array(
+        [
+            [row_numbers[record.iteration, record.rank] for record in records]
+            for records in iterations
+        ]
+    )
+    figures = {name: rows[f"{name}_ns"][numbers] / 1e3 for name in (*names, "iteration", "stopped")}
     figures["exposed"] = np.maximum(figures["exposed"] - figures["stopped"], 0.0)
     return figures
 
 
 def _wait_begins(phases: dict[str, Floats], finished: Floats, early: Floats) -> Floats:
-    """Return when training began to wait for the last collective; else when its compute ended.
+    """Return when training began to wait for the last collective; otherwise the end of its compute.
 
-    Of shape (iterations, ranks). A rank that hardly waits may have begun before the end of the
-    last collective or after it.
+    The shape is (iterations, ranks). The compute of a rank that hardly waits may have ended before
+    the end of the last collective or after it.
     """
     waited = phases["exposed"] > 0.01 * phases["iteration"]
     ended = phases["iteration"] - phases["exposed"] - phases["optimizer"] - early
@@ -260,8 +275,9 @@ def _ranks_per_vm(timings: Any) -> int | None:
 
 
 def _payload(training: Any) -> float:
-    """Return the share of a link's rate that is payload, by the transports that are known."""
-    ranks = str(getattr(training, "ranks", ""))  # objects of a cluster, plain values of a run
+    """Return the share of a link's rate that is payload, according to the known transports."""
+    # The ranks of a cluster are objects, and the ranks of a run are plain values.
+    ranks = str(getattr(training, "ranks", ""))
     for network in ("RoCE", "InfiniBand"):
         if f": {network} " in ranks:
             return rdma_efficiency(link_layer=network)
@@ -269,21 +285,22 @@ def _payload(training: Any) -> float:
 
 
 def _communication(
-    buffers: Buffers, timed: bool, n: int, fabric: FittedFabric | None
+    buffers: TransferredBuffers, timed: bool, n: int, fabric: FittedFabric | None
 ) -> tuple[CommunicationModel, str]:
-    """Return how long collectives take, and where that is known from."""
+    """Return the model of the time of collectives, and the source of this time in words."""
     fixed, slope, burst, link = _transfer(buffers, n, fabric)
-    if not timed:  # DDP: buckets are transferred in turn, and their copies are not known
+    if not timed:  # DDP transfers buckets in turn, and does not report their copies
         return CommunicationModel(fixed, slope, burst, cycle_us=0.0, fusion_bytes=0.0), link
     idle = buffers.delay[buffers.idle]
     backlog = buffers.delay[~buffers.idle & (buffers.delay > 20.0)]
-    typical = float(np.median(idle)) if len(idle) else CYCLE_US / 2
-    negotiation = max(0.0, typical - CYCLE_US / 2)
-    if len(backlog) >= LEAST:
+    median_delay = float(np.median(idle)) if len(idle) else CYCLE_US / 2
+    negotiation = max(0.0, median_delay - CYCLE_US / 2)
+    if len(backlog) >= MIN_BUFFERS:
         negotiation = min(negotiation, float(np.median(backlog)))
-    cycle = 2 * (typical - negotiation)
-    if cycle < _USUAL_CYCLE * CYCLE_US:
-        cycle, negotiation = CYCLE_US, max(0.0, typical - CYCLE_US / 2)
+    cycle = 2 * (median_delay - negotiation)
+    if cycle < _MAX_DEFAULT_CYCLE * CYCLE_US:
+        cycle = CYCLE_US
+        negotiation = max(0.0, median_delay - CYCLE_US / 2)
     return (
         CommunicationModel(
             fixed,
@@ -300,21 +317,22 @@ def _communication(
 
 
 def _transfer(
-    buffers: Buffers, n: int, fabric: FittedFabric | None
+    buffers: TransferredBuffers, n: int, fabric: FittedFabric | None
 ) -> tuple[float, float, float, str]:
-    """Return the time of an empty transfer and that of a byte, the burst, and their source."""
-    took = (buffers.service > 0) & (buffers.size > 0)
-    if not took.any():
+    """Return the time of an empty transfer, the time of a byte, the burst, and their source."""
+    timed = (buffers.service > 0) & (buffers.size > 0)
+    if not timed.any():
         raise UsageError(
             "Cannot simulate: no transfer took a time that was measured. Train with larger "
             "gradients, or on more VMs."
         )
-    size, service = buffers.size[took], buffers.service[took]
-    if size.max() >= _SPREAD * size.min():
-        found = fit_transfers(size, service, buffers.unused[took])
-        if found.us_per_byte > 0:
-            slope = found.us_per_byte
-            return found.fixed_us, slope, found.burst_us / slope, "this training's own transfers"
+    size = buffers.size[timed]
+    service = buffers.service[timed]
+    if size.max() >= _MIN_SIZE_RATIO * size.min():
+        fit = fit_transfers(size, service, buffers.unused[timed])
+        if fit.us_per_byte > 0:
+            slope = fit.us_per_byte
+            return fit.fixed_us, slope, fit.burst_us / slope, "this training's own transfers"
     whole = float(np.average(service / size, weights=size))
     usable = fabric if fabric is not None and fabric.n == n and fabric.reliable else None
     if usable is not None and usable.us_per_byte < whole:

@@ -1,4 +1,4 @@
-"""The idle time of pipeline stages: too few microbatches, or a stage slower than the others."""
+"""Find idle pipeline stages: too few microbatches, or a stage slower than the others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from workbench.ranks import phrase
 from workbench.timings.stages import Pipeline, StageFigures, newest
 from workbench.timings.verdict import Cause
 
-UNBALANCED = 0.1
-"""A stage is slower than the others from this excess over their mean on."""
+MIN_EXCESS = 0.1
+"""Minimum relative excess over the mean of all stages for a stage to be slower than the others."""
 _NAME = "pipeline bubble"
-_UNKNOWN_CURE = (
+_UNKNOWN_FIX = (
     "check which rank sends late: timings.collectives() has each message with its peer and times"
 )
 
@@ -25,77 +25,86 @@ def pipeline_causes(evidence: Evidence) -> Iterator[Cause]:
     if not summary.messages_us > 0:
         return
     pipelines, stages = newest(evidence.timings, evidence.rows)
-    for pipeline, some in groupby(stages, key=lambda one: one.pipeline):
-        own = list(some)
-        if len(own) == len(pipeline.ranks):
-            yield _bubble(evidence, pipeline, own)
+    for pipeline, group in groupby(stages, key=lambda stage: stage.pipeline):
+        pipeline_stages = list(group)
+        if len(pipeline_stages) == len(pipeline.ranks):
+            yield _bubble(evidence, pipeline, pipeline_stages)
     if pipelines.unknown:
         text = (
             f"training waits {summary.messages_us / 1e3:.2f} ms per iteration in sends and "
             f"receives. {' '.join(pipelines.unknown)}".rstrip(".")
         )
-        saving, varies = summary.messages_us, evidence.each("messages")
         yield evidence.cause(
-            "waiting for messages", text, _UNKNOWN_CURE, saving, bound=True, varies=varies
+            "waiting for messages",
+            text,
+            _UNKNOWN_FIX,
+            summary.messages_us,
+            bound=True,
+            varies=evidence.per_iteration_us("messages"),
         )
 
 
 def _bubble(evidence: Evidence, pipeline: Pipeline, stages: list[StageFigures]) -> Cause:
-    """Return the idle time of a pipeline's stages, with what balancing and more batches save.
+    """Return the idle time of a pipeline's stages, with the saving of balance and more batches.
 
-    With the busy times b of n stages and m microbatches, an iteration takes the sum of b / m, and
-    m - 1 times the longest b / m. Balanced it is the mean of b, n + m - 1 times over m.
+    With the busy times b of n stages and m microbatches, an iteration takes the sum of all b / m,
+    plus m - 1 times the largest b / m. With balanced stages, it takes (n + m - 1) / m times the
+    mean of b.
     """
-    turns, others = pipeline.microbatches * pipeline.chunks, len(stages) - 1
-    busy = [one.busy_us for one in stages]
-    mean, longest = sum(busy) / len(busy), max(busy)
-    slow = longest > mean * (1 + UNBALANCED)
-    idle = sum(one.idle_us for one in stages) / len(stages)
-    saving, cures = 0.0, []
+    turns = pipeline.microbatches * pipeline.chunks
+    others = len(stages) - 1
+    busy = [stage.busy_us for stage in stages]
+    mean = sum(busy) / len(busy)
+    longest = max(busy)
+    slow = longest > mean * (1 + MIN_EXCESS)
+    idle = sum(stage.idle_us for stage in stages) / len(stages)
+    saving = 0.0
+    fixes = []
     if slow:
         slowest = stages[busy.index(longest)]
         balanced = (longest - mean) * ((turns - 1) / turns if turns else 1)
         saving += balanced
-        cures.append(
+        fixes.append(
             f"move layers from stage {slowest.stage} (rank {slowest.rank}) to others "
             f"({balanced / 1e3:.2f} ms)"
         )
     if turns:
         more = mean * others / turns / 2
         saving += more
-        cures.append(f"twice as many microbatches ({more / 1e3:.2f} ms)")
+        fixes.append(f"twice as many microbatches ({more / 1e3:.2f} ms)")
     else:
         saving = idle
-        cures.append("more microbatches")
+        fixes.append("more microbatches")
     if pipeline.chunks < 2:
-        cures.append("an interleaved schedule, with several stages on each rank")
+        fixes.append("an interleaved schedule, with several stages on each rank")
     return evidence.cause(
         _NAME,
         _described(pipeline, stages, slow=slow),
-        "; ".join(cures),
+        "; ".join(fixes),
         min(saving, idle),
         bound=not turns,
-        varies=evidence.each("messages"),
+        varies=evidence.per_iteration_us("messages"),
     )
 
 
 def _described(pipeline: Pipeline, stages: list[StageFigures], *, slow: bool) -> str:
+    """Describe the idle stages of a pipeline; `slow` adds the time that stages compute."""
     name = f" {pipeline.group}" if pipeline.group else ""
     shares = ", ".join(
-        f"stage {one.stage} (rank {one.rank}) {one.idle_us / one.iteration_us:.0%}"
-        for one in stages
+        f"stage {stage.stage} (rank {stage.rank}) {stage.idle_us / stage.iteration_us:.0%}"
+        for stage in stages
     )
     text = f"in the pipeline{name} of {phrase(pipeline.ranks)}, stages wait for messages: {shares}"
     if math.isnan(pipeline.ideal_share):
         text += "; the number of microbatches is not known, as stages send different numbers"
     else:
-        what = f"{pipeline.microbatches} microbatches"
+        schedule = f"{pipeline.microbatches} microbatches"
         if pipeline.chunks > 1:
-            what += f" and {pipeline.chunks} stages on each rank"
+            schedule += f" and {pipeline.chunks} stages on each rank"
         elif len(stages) == 2:  # an interleaved schedule looks the same
-            what += ", if each message forward is one"
-        text += f"; equally fast stages are idle for {pipeline.ideal_share:.0%} with {what}"
+            schedule += ", if each message forward is one"
+        text += f"; equally fast stages are idle for {pipeline.ideal_share:.0%} with {schedule}"
     if slow:
-        busy = ", ".join(f"{one.busy_us / 1e3:.2f}" for one in stages)
+        busy = ", ".join(f"{stage.busy_us / 1e3:.2f}" for stage in stages)
         text += f"; they compute {busy} ms per iteration"
     return text

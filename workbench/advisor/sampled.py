@@ -10,33 +10,33 @@ from workbench.ranks import phrase
 if TYPE_CHECKING:
     from workbench.wire.sample_messages import LineSamples
 
-_LINES = 3
-"""Most lines that are named."""
-_LEAST = 0.1
-"""Least share of the time at a line that is named."""
-_OWN = 0.2
-"""A line is that of some ranks if the others spend less than this share of the most there."""
+_MAX_LINES = 3
+"""Maximum number of lines that are named."""
+_MIN_SHARE = 0.1
+"""Minimum share of the time at a line that is named."""
+_MIN_RANK_SHARE = 0.2
+"""Minimum time of a rank at a line, as a share of the longest time there, to name the rank."""
 
 
 def sampled_lines(samples: dict[int, LineSamples]) -> str:
-    """Return the lines with most of the time, and its share; empty without samples."""
+    """Return the lines with most of the time, with their shares; empty without samples."""
     total: Counter[str] = Counter()
     by_rank: dict[str, dict[int, float]] = defaultdict(dict)
-    for rank, one in sorted(samples.items()):
-        for line, spent_s in zip(one.lines, one.spent_s, strict=True):
+    for rank, sample in sorted(samples.items()):
+        for line, spent_s in zip(sample.lines, sample.spent_s, strict=True):
             total[line] += spent_s  # type: ignore[assignment]
             by_rank[line][rank] = spent_s
-    every = sum(total.values())
-    named = [(line, s / every) for line, s in total.most_common(_LINES) if s > 0]
+    total_s = sum(total.values())
+    named = [(line, s / total_s) for line, s in total.most_common(_MAX_LINES) if s > 0]
     return "; ".join(
-        f"{share:.0%} in {line}{_whose(by_rank[line], len(samples))}"
+        f"{share:.0%} in {line}{_ranks_at(by_rank[line], len(samples))}"
         for line, share in named
-        if share >= _LEAST or line == named[0][0]
+        if share >= _MIN_SHARE or line == named[0][0]
     )
 
 
-def _whose(spent_s: dict[int, float], ranks: int) -> str:
-    """Return the ranks that spent time at a line, if others did not."""
-    most = max(spent_s.values())
-    own = [rank for rank, s in spent_s.items() if s >= _OWN * most]
-    return f" ({phrase(own)})" if len(own) < ranks else ""
+def _ranks_at(spent_s: dict[int, float], ranks: int) -> str:
+    """Return the ranks that spent time at a line in parentheses; empty if all ranks did."""
+    longest_s = max(spent_s.values())
+    at_line = [rank for rank, s in spent_s.items() if s >= _MIN_RANK_SHARE * longest_s]
+    return f" ({phrase(at_line)})" if len(at_line) < ranks else ""

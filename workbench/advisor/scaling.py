@@ -1,9 +1,11 @@
-"""A scaling study: one cell at several numbers of ranks, against what the fabric allows."""
+"""Run a scaling study: one cell at several numbers of ranks."""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +28,9 @@ from workbench.ranks import checked_int
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
-_LONGEST_REASON = 300
+_log = logging.getLogger(__name__)
+
+_MAX_REASON_CHARACTERS = 300
 
 
 def scaling_study(
@@ -42,15 +46,15 @@ def scaling_study(
 ) -> ScalingStudy:
     """Run a cell at several numbers of ranks and measure its iterations.
 
-    The cluster is resized for each and has its earlier number of ranks afterwards; variables of
-    ranks that were taken away are lost, so the cell must create all it needs. The batch may stay
-    for each rank (weak scaling) or for all ranks together (strong scaling): throughput is in
-    samples per second where batches are recorded. Where they are not, the efficiency assumes
-    that the work of each rank stays.
+    The cluster is resized for each number, and restored at the end. The variables of removed ranks
+    are lost, so the cell must create everything that it needs. The batch may stay the same for
+    each rank (weak scaling) or for all ranks together (strong scaling). Throughput is in samples
+    per second if batches are recorded; otherwise the efficiency assumes that the work of each rank
+    stays the same.
 
-    A size that fails after others were measured is in `ScalingStudy.failed`, with the run in
-    which it failed, and the study goes on without it. Its earlier runs are kept. If the file of
-    `save` cannot be written, the study goes on too, and `ScalingStudy.notes` has the reason.
+    If a size fails after others were measured, the study continues without it. The size and its
+    failed run are in `ScalingStudy.failed`, and its earlier runs are kept. If the file of `save`
+    cannot be written, the study continues too, and `ScalingStudy.notes` has the reason.
 
     Parameters
     ----------
@@ -66,12 +70,12 @@ def scaling_study(
         Rate of each VM's link in one direction, in 10^9 bits per second; for sizes with ranks
         on several VMs.
     timeout
-        For each run of the cell: seconds, or such as ``"5m"``.
+        Time limit of each run of the cell: seconds, or a text such as ``"5m"``.
     save
         A file for the study, written after each size; see `ScalingStudy.load`.
     repeats
-        How often all sizes are run in turn, up to 10. One run has no spread between runs, which
-        on shared VMs can be larger than that within a run: to compare studies, use three or more.
+        How often all sizes are run in turn, up to 10. Use three or more to compare studies: on
+        shared VMs, runs can differ more than the iterations within a run.
 
     Raises
     ------
@@ -79,36 +83,26 @@ def scaling_study(
         No size was given, recording is off, or the smallest size recorded fewer than six
         iterations after the first.
     StudyInterrupted
-        The user stopped it after some sizes were measured; its ``study`` has them.
+        The user stopped the study after some sizes were measured; its ``study`` has them.
     WorkbenchError
         The smallest size failed.
     """
-    sizes = sorted({checked_int(one, "ranks", 1) for one in ranks})
-    if checked_int(repeats, "repeats", 1) > MAX_REPEATS:
-        raise UsageError(f"repeats={repeats}: more than {MAX_REPEATS}. Give at most that many.")
-    _check(cluster, sizes, nominal_gbps, save)
-    work = _Work(cluster, source, timeout, label, nominal_gbps, save, cluster.fabric)
-    before = cluster.n
-    try:
-        try:
-            for run in range(1, repeats + 1):
-                for size in sizes:
-                    work.measure(size, f"in run {run} of {repeats}: " if repeats > 1 else "")
-        finally:
-            work.restore(before)
-    except (CellInterrupted, KeyboardInterrupt) as error:
-        if not work.measured:
-            raise
-        raise work.interrupted() from error
-    return work.study()
+    sizes = sorted({checked_int(size, "ranks", 1) for size in ranks})
+    _check(cluster, sizes, repeats, nominal_gbps, save)
+    running = _RunningStudy(cluster, source, timeout, label, nominal_gbps, save, cluster.fabric)
+    running.measure_all(sizes, repeats)
+    return running.study()
 
 
 def _check(
     cluster: Cluster,
     sizes: list[int],
+    repeats: int,
     nominal_gbps: float | None,
     save: str | os.PathLike[str] | None,
 ) -> None:
+    if checked_int(repeats, "repeats", 1) > MAX_REPEATS:
+        raise UsageError(f"repeats={repeats}: more than {MAX_REPEATS}. Give at most that many.")
     if not sizes:
         raise UsageError("scaling_study: no number of ranks given. Give some, such as (1, 2, 4).")
     if nominal_gbps is not None and not 0 < nominal_gbps < math.inf:
@@ -124,8 +118,8 @@ def _check(
 
 
 @dataclass
-class _Work:
-    """What is measured, and what was measured so far."""
+class _RunningStudy:
+    """The arguments of a study, and the sizes that were measured so far."""
 
     cluster: Cluster
     source: str
@@ -141,23 +135,41 @@ class _Work:
     not_saved: str = ""
     not_restored: str = ""
 
+    def measure_all(self, sizes: list[int], repeats: int) -> None:
+        """Run the cell at all sizes in turn, `repeats` times, then restore the number of ranks."""
+        n_before = self.cluster.n
+        try:
+            try:
+                for run in range(1, repeats + 1):
+                    for size in sizes:
+                        self.measure(size, f"in run {run} of {repeats}: " if repeats > 1 else "")
+            finally:
+                self.restore(n_before)
+        except (CellInterrupted, KeyboardInterrupt) as error:
+            if not self.measured:
+                raise
+            raise self.interrupted() from error
+
     def measure(self, size: int, run: str) -> None:
-        """Run the cell at a size, and write the file; a size that has failed is left out."""
-        if any(one.ranks == size for one in self.failed):
+        """Run the cell at a size, and write the file; skip a size that has failed before."""
+        if any(failed.ranks == size for failed in self.failed):
             return
         self.size = size
+        started_s = time.monotonic()
         try:
             self._add(measure_size(self.cluster, self.source, size, self.timeout))
+            _log.info("ran the cell on %d ranks in %.1f s", size, time.monotonic() - started_s)
         except CellInterrupted:
             raise
         except WorkbenchError as error:
             if not self.measured:
                 raise
+            _log.info("the cell failed on %d ranks; this size is left out", size)
             self.failed.append(FailedSize(size, f"{run}{_reason(error)}"))
         self._save()
 
     def _save(self) -> None:
-        """Write the file; what was measured is not lost if that fails."""
+        """Write the file; if that fails, keep the measured sizes and the error."""
         self.saved = False
         if self.path is None:
             return
@@ -171,37 +183,38 @@ class _Work:
 
     def interrupted(self) -> StudyInterrupted:
         """Return the error of an interrupt, with the study so far."""
-        done = ", ".join(str(len(one.vms)) for one in self.measured)
-        where = "`study` of this error (sys.last_value.study in a notebook)"
+        sizes = ", ".join(str(len(measured.vms)) for measured in self.measured)
+        attribute = "`study` of this error (sys.last_value.study in a notebook)"
         return StudyInterrupted(
             f"The study was interrupted at ranks = {self.size}. The sizes measured before "
-            f"({done}) are in {self.path if self.saved else where}.",
+            f"({sizes}) are in {self.path if self.saved else attribute}.",
             self.study(),
         )
 
     def _add(self, new: MeasuredSize) -> None:
-        for place, earlier in enumerate(self.measured):
+        for index, earlier in enumerate(self.measured):
             if len(earlier.vms) == len(new.vms):
-                self.measured[place] = new.with_runs(earlier)
+                self.measured[index] = new.with_runs(earlier)
                 return
         self.measured.append(new)
 
     def restore(self, n: int) -> None:
-        """Give the cluster its earlier number of ranks, with those that were lost."""
+        """Resize the cluster to its earlier number of ranks, and replace lost ranks."""
         state = self.cluster.state
         if state == "failed" or (state == "ready" and self.cluster.n != n):
             try:
                 self.cluster.resize(n)
-            except WorkbenchError as error:  # what was measured is not lost with it
+            except WorkbenchError as error:  # the measured sizes must not be lost
                 self.not_restored = (
                     f"The cluster could not be given its {n} ranks: {_reason(error)}"
                 )
 
     def study(self) -> ScalingStudy:
         """Return the study of the sizes so far."""
-        first, last = self.measured[0], self.measured[-1]
+        first = self.measured[0]
+        last = self.measured[-1]
         fabric = self.fabric if self.fabric and self.fabric.reliable else None
-        points = tuple(point_of(one, first, fabric, self.gbps) for one in self.measured)
+        points = tuple(point_of(measured, first, fabric, self.gbps) for measured in self.measured)
         return ScalingStudy(
             label=self.label or ", ".join(last.transports) or "study",
             points=points,
@@ -212,7 +225,7 @@ class _Work:
         )
 
     def _notes(self, points: tuple[ScalingPoint, ...]) -> Iterator[str]:
-        """Yield what is not known, and why."""
+        """Yield the values that are unknown, with the reason."""
         yield from filter(None, (self.not_saved, self.not_restored))
         if any(point.samples is None for point in points):
             yield (
@@ -250,4 +263,4 @@ def _reason(error: WorkbenchError) -> str:
         text = f"rank {rank}: {failed.name}: {failed.message}"
     else:
         text = str(error)
-    return shortened(" ".join(text.split()), _LONGEST_REASON)
+    return shortened(" ".join(text.split()), _MAX_REASON_CHARACTERS)

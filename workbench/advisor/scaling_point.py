@@ -26,26 +26,35 @@ class ScalingPoint:
     iterations
         Number of iterations measured, without the first of the cell.
     iteration_us
-        Median time of an iteration, of the slowest rank in each; of several runs, the geometric
-        mean of their medians.
+        Median time of an iteration; the time of an iteration is the time of its slowest rank. For
+        several runs, the geometric mean of their medians.
     low_us, high_us
-        Its 95 % interval. Of one run: from the order statistics of the median (at least six
-        iterations), wider where neighbouring iterations are alike; what changes between runs is
-        not in it. Of several runs: from the spread of their medians.
+        The 95 % interval of `iteration_us`. For one run, it is from the order statistics of the
+        median (at least six iterations), and wider if neighbouring iterations are correlated; it
+        does not include changes between runs. For several runs, it is from the spread of their
+        medians.
     exposed_us
-        Mean time in which ranks waited for communication; None if it was not timed.
+        Mean time for which ranks waited for communication; None if it was not timed.
     efficiency
-        Throughput of a rank, divided by that of a rank at the smallest size: in samples per
-        second, or in iterations per second if `samples` is None.
+        Throughput of a rank, divided by the throughput of a rank at the smallest size. Throughput
+        is in samples per second, or in iterations per second if `samples` is None.
     nominal, calibrated
-        The efficiency that the link's rate allows, and that of the calibrated fabric, each
-        without and with full overlap; None if unknown, see `ScalingStudy.notes`.
+        The efficiency that the link's rate allows, and the efficiency that the calibrated fabric
+        allows, each without and with full overlap; None if unknown, see `ScalingStudy.notes`.
     samples
         Samples in an iteration of all ranks together (median); None if unknown.
     gradient_bytes, tensors
-        What a rank sends to be averaged in an iteration (median).
+        Bytes and tensors of gradients that a rank sends in an iteration (median).
     runs
         How often the cell was run at this size.
+
+    Examples
+    --------
+    >>> point = ScalingPoint(2, 60, 50_000.0, 49_000.0, 51_000.0, 4_000.0, 0.9, samples=64.0)
+    >>> point.per_second
+    1280.0
+    >>> point.samples_per_rank
+    32.0
     """
 
     ranks: int
@@ -75,7 +84,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class FailedSize:
-    """A number of ranks at which the cell failed, and why.
+    """A number of ranks at which the cell failed, and the reason.
 
     With repeats, `reason` begins with the run that failed. The runs before it are a
     `ScalingPoint` of the same size; the size is not run again.
@@ -109,43 +118,63 @@ class SizeComparison:
 
     @property
     def clear(self) -> bool:
-        """Whether the difference is larger than the noise, see `ScalingPoint.low_us`."""
+        """Whether the difference is larger than the noise; see `ScalingPoint.low_us`."""
         return self.low > 1 or self.high < 1
 
     @property
     def loss(self) -> Ratio:
         """Share of the throughput that the other study loses, with its interval.
 
-        If the first study is of a bare host and the other of VMs, this is the virtualization
+        If the first study ran on bare metal and the other in VMs, this is the virtualization
         tax. It is negative if the other study is faster.
         """
         return Ratio(1 - 1 / self.ratio, 1 - 1 / self.low, 1 - 1 / self.high)
 
 
-def time_ratio(one: ScalingPoint, other: ScalingPoint) -> Ratio:
-    """Return the iteration time of `one` divided by that of `other`.
+def time_ratio(numerator: ScalingPoint, denominator: ScalingPoint) -> Ratio:
+    """Return the ratio of the iteration times of two points, with its interval.
 
-    Its interval is that of two independent medians: the distances of their ends from them, on a
-    logarithmic scale, are added in quadrature.
+    The two medians are independent, so the distances from a median to the ends of its interval,
+    on a logarithmic scale, are added in quadrature.
+
+    Examples
+    --------
+    >>> fast = ScalingPoint(2, 60, 50_000.0, 49_000.0, 51_000.0, 4_000.0, 1.0)
+    >>> slow = ScalingPoint(2, 60, 60_000.0, 59_000.0, 61_000.0, 9_000.0, 1.0)
+    >>> [round(value, 2) for value in time_ratio(slow, fast)]
+    [1.2, 1.17, 1.23]
     """
-    value = one.iteration_us / other.iteration_us
+    value = numerator.iteration_us / denominator.iteration_us
     down = math.hypot(
-        math.log(one.iteration_us / one.low_us), math.log(other.high_us / other.iteration_us)
+        math.log(numerator.iteration_us / numerator.low_us),
+        math.log(denominator.high_us / denominator.iteration_us),
     )
     up = math.hypot(
-        math.log(one.high_us / one.iteration_us), math.log(other.iteration_us / other.low_us)
+        math.log(numerator.high_us / numerator.iteration_us),
+        math.log(denominator.iteration_us / denominator.low_us),
     )
     return Ratio(value, value * math.exp(-down), value * math.exp(up))
 
 
 def allowed_text(efficiency: tuple[float, float]) -> str:
-    """Return the efficiency without and with full overlap as text."""
-    low, high = (f"{one:.0%}" for one in efficiency)
+    """Format the efficiency without and with full overlap.
+
+    Examples
+    --------
+    >>> allowed_text((0.8, 0.95))
+    '80% to 95%'
+    """
+    low, high = (f"{value:.0%}" for value in efficiency)
     return low if low == high else f"{low} to {high}"
 
 
+def rank_count(ranks: int) -> str:
+    """Return ``"1 rank"``, or ``"2 ranks"``."""
+    return f"{ranks} ranks" if ranks > 1 else f"{ranks} rank"
+
+
 def check(points: tuple[ScalingPoint, ...]) -> None:
-    """Raise `ValueError` if the values of a file are not those of a study."""
+    """Raise `ValueError` if the values of a file cannot be values of a study."""
     sizes = [point.ranks for point in points]
     if not sizes or len(set(sizes)) < len(sizes) or min(sizes) < 1:
         raise ValueError("its numbers of ranks are not positive, missing or repeated")

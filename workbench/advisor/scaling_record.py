@@ -1,4 +1,4 @@
-"""Scaling studies as data: their efficiency, the file that stores one, and two compared."""
+"""Scaling studies as data: their efficiency, their file, and the comparison of two studies."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from workbench.advisor.scaling_point import (
     SizeComparison,
     allowed_text,
     check,
+    rank_count,
     time_ratio,
 )
 from workbench.errors import UsageError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _VERSION = 2
-_LARGEST_FILE = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 _SAME_BATCH = 0.02
 """Batches per rank are the same if they differ by no more than this share."""
 _SAME = 0.005
@@ -36,22 +37,39 @@ _SAME = 0.005
 
 @dataclass(frozen=True)
 class ScalingStudy:
-    """Several points of one cell; can be saved, loaded and compared.
+    """Several points of one cell. A study can be saved, loaded and compared.
 
     Attributes
     ----------
     label
         Name of the study, such as ``"TCP"``.
     points
-        In the order of the number of ranks.
+        The points, ordered by their number of ranks.
     transports
-        How collectives were carried at the largest size, as the libraries report it.
+        The transports of collectives at the largest size, as the libraries report them.
     hosts
         The VMs of the largest size.
     failed
-        The sizes at which the cell failed; one that failed in a later run is in `points` too.
+        The sizes at which the cell failed. A size that failed in a later run is in `points` too.
     notes
-        What is not known of this study, and why.
+        The values of this study that are unknown, with the reason.
+
+    Examples
+    --------
+    >>> study = ScalingStudy(
+    ...     "TCP",
+    ...     (
+    ...         ScalingPoint(1, 60, 40_000.0, 39_000.0, 41_000.0, 0.0, 1.0, samples=32.0),
+    ...         ScalingPoint(2, 60, 50_000.0, 49_000.0, 51_000.0, 9_000.0, 0.8, samples=64.0),
+    ...     ),
+    ... )
+    >>> study.scaling
+    'weak'
+    >>> study
+    TCP: weak scaling (the batch of each rank stays); transport unknown
+    ranks  iteration ms      95 % interval     samples/s  efficiency
+        1         40.00     39.00 to 41.00         800.0        100%
+        2         50.00     49.00 to 51.00       1,280.0         80% (77% to 83%)
     """
 
     label: str
@@ -63,7 +81,7 @@ class ScalingStudy:
 
     @property
     def unit(self) -> str:
-        """What `ScalingPoint.per_second` counts: ``"samples/s"`` or ``"iterations/s"``."""
+        """The unit of `ScalingPoint.per_second`: ``"samples/s"`` or ``"iterations/s"``."""
         unknown = any(point.samples is None for point in self.points)
         return "iterations/s" if unknown else "samples/s"
 
@@ -71,21 +89,21 @@ class ScalingStudy:
     def scaling(self) -> str:
         """How the work changes with the number of ranks.
 
-        ``"weak"`` if the samples of each rank stay, ``"strong"`` if those of all ranks together
-        stay (within one per rank, as batches are rounded), ``"mixed"`` if neither does, and
-        ``"unknown"`` with a single size or unknown samples.
+        ``"weak"`` if the samples of each rank stay the same, ``"strong"`` if the samples of all
+        ranks together stay the same (within one per rank, because batches are rounded),
+        ``"mixed"`` in all other cases, and ``"unknown"`` with a single size or unknown samples.
         """
-        each = [point.samples_per_rank for point in self.points]
-        if len(each) < 2 or any(one is None for one in each):
+        batches = [point.samples_per_rank for point in self.points]
+        if len(batches) < 2 or any(batch is None for batch in batches):
             return "unknown"
-        if all(math.isclose(one or 0, each[0] or 0, rel_tol=_SAME_BATCH) for one in each):
+        if all(math.isclose(batch or 0, batches[0] or 0, rel_tol=_SAME_BATCH) for batch in batches):
             return "weak"
         total = self.points[0].samples or 0
-        same = all(abs((one.samples or 0) - total) <= one.ranks for one in self.points)
+        same = all(abs((point.samples or 0) - total) <= point.ranks for point in self.points)
         return "strong" if same else "mixed"
 
     def efficiency(self, point: ScalingPoint) -> Ratio:
-        """Return the efficiency of a point with its interval, which is that of both sizes."""
+        """Return the efficiency of a point, with an interval that includes the smallest size."""
         first = self.points[0]
         if point.ranks == first.ranks:
             return Ratio(point.efficiency, point.efficiency, point.efficiency)
@@ -105,7 +123,7 @@ class ScalingStudy:
                 f"{point.ranks:>5}  {point.iteration_us / 1e3:>12.2f}  {interval:>17}  "
                 f"{point.per_second:>12,.1f}  {self._efficiency_text(point)}"
             )
-        lines += [f"{one.ranks:>5}  failed: {one.reason}" for one in self.failed]
+        lines += [f"{failed.ranks:>5}  failed: {failed.reason}" for failed in self.failed]
         return "\n".join([*lines, *self.notes])
 
     @property
@@ -142,15 +160,15 @@ class ScalingStudy:
 
         frame = pd.DataFrame(self.points)
         intervals = [self.efficiency(point) for point in self.points]
-        frame["efficiency_low"] = [one.low for one in intervals]
-        frame["efficiency_high"] = [one.high for one in intervals]
+        frame["efficiency_low"] = [efficiency.low for efficiency in intervals]
+        frame["efficiency_high"] = [efficiency.high for efficiency in intervals]
         frame["samples_per_s"] = [
             math.nan if point.samples is None else point.per_second for point in self.points
         ]
         return frame
 
     def compare(self, other: ScalingStudy) -> StudyComparison:
-        """Compare the iterations of `other` with these, for the sizes that both have.
+        """Compare the iterations of `other` with this study, for the sizes that both have.
 
         ``bare.compare(vm)`` has the virtualization tax of each size, as `SizeComparison.loss`.
 
@@ -187,37 +205,37 @@ class ScalingStudy:
             There is no such file, or it contains no study.
         """
         try:
-            plain = load_json(read_file(path, _LARGEST_FILE))
+            plain = load_json(read_file(path, _MAX_FILE_BYTES))
             version = plain.pop("version")
             if version != _VERSION:
                 raise ValueError(f"version {str(version)[:20]}, this release reads {_VERSION}")
             study: ScalingStudy = from_json(cls, plain)
             check(study.points)
-            return replace(study, points=tuple(sorted(study.points, key=lambda one: one.ranks)))
+            return replace(study, points=tuple(sorted(study.points, key=lambda point: point.ranks)))
         except OSError as error:
             raise _not_a_study(path, error.strerror or str(error)) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _not_a_study(path, str(error)) from error
 
 
-def _not_a_study(path: str | os.PathLike[str], why: str) -> UsageError:
+def _not_a_study(path: str | os.PathLike[str], reason: str) -> UsageError:
     return UsageError(
-        f"{path}: not a scaling study ({why}). Give a file that ScalingStudy.save wrote."
+        f"{path}: not a scaling study ({reason}). Give a file that ScalingStudy.save wrote."
     )
 
 
 @dataclass(frozen=True)
 class StudyComparison:
-    """Two studies compared, with the sizes that both have.
+    """The comparison of two studies at the sizes that both have.
 
     Attributes
     ----------
     studies
         Both studies.
     sizes
-        In the order of the number of ranks.
+        The sizes that both studies have, ordered by their number of ranks.
     differences
-        What else differs between the studies, in sentences.
+        Other differences between the studies, in sentences.
     """
 
     studies: tuple[ScalingStudy, ScalingStudy]
@@ -226,29 +244,29 @@ class StudyComparison:
 
     @property
     def sentences(self) -> list[str]:
-        """One sentence for each size, the differences, and what the intervals do not have."""
-        found = [*(self._sentence(size) for size in self.sizes), *self.differences]
+        """A sentence for each size, the differences, and a remark on the intervals."""
+        sentences = [*(self._sentence(size) for size in self.sizes), *self.differences]
         if any(point.runs == 1 for study in self.studies for point in study.points):
-            found.append(
+            sentences.append(
                 "The intervals of sizes that were run once do not have what changes between runs, "
                 "such as other load: run both studies with repeats=3 or more."
             )
-        return found
+        return sentences
 
     def _sentence(self, size: SizeComparison) -> str:
-        one, other = (study.label for study in self.studies)
-        ranks = f"{size.ranks} rank{'s' * (size.ranks > 1)}"
-        found = (
-            f"{ranks}: an iteration of {other} takes {size.ratio:.3f} times as long as one of "
-            f"{one} (95 % interval {size.low:.3f} to {size.high:.3f})"
+        label, other_label = (study.label for study in self.studies)
+        comparison = (
+            f"{rank_count(size.ranks)}: an iteration of {other_label} takes {size.ratio:.3f} times "
+            f"as long as one of {label} (95 % interval {size.low:.3f} to {size.high:.3f})"
         )
         if not size.clear:
-            return f"{found}: no difference beyond the noise."
+            return f"{comparison}: no difference beyond the noise."
         value, low, high = size.loss
         if value < 0:
             gain = f"{-value:.1%} higher ({-high:.1%} to {-low:.1%})"
-            return f"{found}: the throughput of {other} is {gain}."
-        return f"{found}: {other} loses {value:.1%} of the throughput ({low:.1%} to {high:.1%})."
+            return f"{comparison}: the throughput of {other_label} is {gain}."
+        loss = f"{value:.1%} of the throughput ({low:.1%} to {high:.1%})"
+        return f"{comparison}: {other_label} loses {loss}."
 
     def __repr__(self) -> str:
         return "\n".join(self.sentences)
@@ -266,73 +284,78 @@ class StudyComparison:
 
         return pd.DataFrame(
             [
-                asdict(one)
-                | {"clear": one.clear}
-                | dict(zip(("loss", "loss_low", "loss_high"), one.loss, strict=True))
-                for one in self.sizes
+                asdict(size)
+                | {"clear": size.clear}
+                | dict(zip(("loss", "loss_low", "loss_high"), size.loss, strict=True))
+                for size in self.sizes
             ]
         )
 
 
-def _compare(one: ScalingStudy, other: ScalingStudy) -> StudyComparison:
-    """Compare two studies, see `ScalingStudy.compare`."""
+def _compare(study: ScalingStudy, other: ScalingStudy) -> StudyComparison:
+    """Compare two studies; see `ScalingStudy.compare`."""
     if not isinstance(other, ScalingStudy):
         raise UsageError(
             f"{other!r}: not a scaling study. Give a ScalingStudy, such as one that "
             "ScalingStudy.load has read."
         )
-    theirs = {point.ranks: point for point in other.points}
-    pairs = [(point, theirs[point.ranks]) for point in one.points if point.ranks in theirs]
+    other_points = {point.ranks: point for point in other.points}
+    pairs = [
+        (point, other_points[point.ranks]) for point in study.points if point.ranks in other_points
+    ]
     if not pairs:
         raise UsageError(
-            f"{one.label} and {other.label}: no number of ranks in common. Run both with the "
+            f"{study.label} and {other.label}: no number of ranks in common. Run both with the "
             "same sizes."
         )
-    names = (one.label, other.label)
-    _check_batches(names, pairs)
+    labels = (study.label, other.label)
+    _check_batches(labels, pairs)
     sizes = []
-    for point, own in pairs:
-        ratio = time_ratio(own, point)
-        sizes.append(SizeComparison(point.ranks, point.iteration_us, own.iteration_us, *ratio))
-    differences = (*_sizes_of_one(one, other), *_unequal(names, pairs))
-    return StudyComparison((one, other), tuple(sizes), differences)
+    for point, other_point in pairs:
+        ratio = time_ratio(other_point, point)
+        times_us = (point.iteration_us, other_point.iteration_us)
+        sizes.append(SizeComparison(point.ranks, *times_us, *ratio))
+    differences = (*_unmatched_sizes(study, other), *_unequal(labels, pairs))
+    return StudyComparison((study, other), tuple(sizes), differences)
 
 
-def _check_batches(names: tuple[str, str], pairs: list[tuple[ScalingPoint, ScalingPoint]]) -> None:
-    for point, own in pairs:
-        if point.samples is None or own.samples is None:
+def _check_batches(labels: tuple[str, str], pairs: list[tuple[ScalingPoint, ScalingPoint]]) -> None:
+    """Raise an error if the numbers of samples differ at the same number of ranks."""
+    for point, other_point in pairs:
+        if point.samples is None or other_point.samples is None:
             continue
-        if not math.isclose(point.samples, own.samples, rel_tol=_SAME):
+        if not math.isclose(point.samples, other_point.samples, rel_tol=_SAME):
             raise UsageError(
-                f"{names[0]} and {names[1]}: an iteration on {point.ranks} "
-                f"rank{'s' * (point.ranks > 1)} has {point.samples:g} samples in {names[0]} and "
-                f"{own.samples:g} in {names[1]}, so their times cannot be compared. Run both with "
-                "the same batch."
+                f"{labels[0]} and {labels[1]}: an iteration on {rank_count(point.ranks)} has "
+                f"{point.samples:g} samples in {labels[0]} and {other_point.samples:g} in "
+                f"{labels[1]}, so their times cannot be compared. Run both with the same batch."
             )
 
 
-def _sizes_of_one(one: ScalingStudy, other: ScalingStudy) -> Iterator[str]:
-    """Yield the sizes that only one study has."""
-    for study, against in ((one, other), (other, one)):
-        theirs = {point.ranks for point in against.points}
-        only = [str(point.ranks) for point in study.points if point.ranks not in theirs]
-        if only:
-            yield f"Only {study.label} has ranks = {', '.join(only)}."
+def _unmatched_sizes(study: ScalingStudy, other: ScalingStudy) -> Iterator[str]:
+    """Yield the sizes that only one of the studies has."""
+    for first, second in ((study, other), (other, study)):
+        second_sizes = {point.ranks for point in second.points}
+        unmatched = [str(point.ranks) for point in first.points if point.ranks not in second_sizes]
+        if unmatched:
+            yield f"Only {first.label} has ranks = {', '.join(unmatched)}."
 
 
 def _unequal(
-    names: tuple[str, str], pairs: list[tuple[ScalingPoint, ScalingPoint]]
+    labels: tuple[str, str], pairs: list[tuple[ScalingPoint, ScalingPoint]]
 ) -> Iterator[str]:
-    """Yield what is unequal at the same number of ranks, once."""
+    """Yield each difference at the same number of ranks once."""
     for name in ("gradient_bytes", "tensors"):
-        for point, own in pairs:
-            mine, theirs = getattr(point, name), getattr(own, name)
-            if not math.isclose(mine, theirs, rel_tol=_SAME):
+        for point, other_point in pairs:
+            value = getattr(point, name)
+            other_value = getattr(other_point, name)
+            if not math.isclose(value, other_value, rel_tol=_SAME):
                 words = name.replace("gradient_bytes", "bytes of gradients")
                 yield (
-                    f"The {words} of an iteration differ: {mine:,} in {names[0]} and {theirs:,} in "
-                    f"{names[1]}. Is it the same model, with the same compression?"
+                    f"The {words} of an iteration differ: {value:,} in {labels[0]} and "
+                    f"{other_value:,} in {labels[1]}. Is it the same model, with the same "
+                    "compression?"
                 )
                 break
-    if any((point.samples is None) != (own.samples is None) for point, own in pairs):
+    if any((point.samples is None) != (other.samples is None) for point, other in pairs):
         yield "The batch of one study is unknown, so it is not known whether both have the same."

@@ -1,4 +1,4 @@
-"""A cell at one number of ranks: its iterations measured, and the efficiency that they have."""
+"""Measure a cell at one number of ranks, and derive the efficiency."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from workbench.advisor.scaling_point import ScalingPoint
+from workbench.advisor.scaling_point import ScalingPoint, rank_count
 from workbench.errors import UsageError
 from workbench.fabric import FittedFabric, ring_us
 from workbench.fabric.plan_figures import fully_overlapped
@@ -20,24 +20,35 @@ from workbench.timings.progress import samples as samples_of
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
-_LEAST_ITERATIONS = 6
-"""Fewer have no 95 % interval of their median."""
-_MAX_ALIKE = 0.9
-"""Highest correlation of neighbouring iterations that is assumed."""
+_MIN_ITERATIONS = 6
+"""Minimum number of iterations for a 95 % interval of their median."""
+_MAX_CORRELATION = 0.9
+"""Maximum correlation of neighbouring iterations that is assumed."""
 _SAME = 0.005
 """Samples and bytes of two runs are the same if they differ by no more than this share."""
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Quantiles 0.975 of Student's distribution, with 1 and more degrees of freedom."""
+"""Quantiles 0.975 of Student's distribution, for 1 and more degrees of freedom."""
 
 MAX_REPEATS = 1 + len(_STUDENT)
-"""Most runs of a size."""
+"""Maximum number of runs of a size."""
 
 
 @dataclass(frozen=True)
 class MeasuredSize:
-    """The iterations at one number of ranks, in their order by run, and where these were.
+    """The measured iterations at one number of ranks.
 
-    `vms` are those of the last run, and `exposed_us` is the mean of all iterations.
+    Attributes
+    ----------
+    runs_us
+        The time of each iteration, for each run.
+    exposed_us
+        Mean time of all iterations for which ranks waited for communication; None if unknown.
+    moved_bytes, tensors, samples
+        Bytes and tensors of gradients of a rank, and samples of all ranks in an iteration.
+    transports
+        The transports of all runs.
+    vms
+        The VM of each rank in the last run.
     """
 
     runs_us: tuple[npt.NDArray[np.float64], ...]
@@ -49,12 +60,12 @@ class MeasuredSize:
     vms: tuple[str, ...]
 
     def with_runs(self, earlier: MeasuredSize) -> MeasuredSize:
-        """Return this with the runs of an earlier one before its own.
+        """Return a copy that has the runs of an earlier measurement before these runs.
 
         Raises
         ------
         UsageError
-            An iteration has other samples or other bytes than in the earlier runs.
+            The samples or bytes of an iteration differ from the earlier runs.
         """
         for name, before, now in (
             ("samples", earlier.samples, self.samples),
@@ -89,8 +100,9 @@ class MeasuredSize:
     def time_us(self) -> tuple[float, float, float]:
         """Return the time of an iteration, with the ends of its 95 % interval.
 
-        Of one run, the median and the order statistics around it. Of several, the geometric mean
-        of their medians, and Student's interval of it, which has what changes between runs.
+        For one run, these are the median and the order statistics around it. For several runs,
+        they are the geometric mean of the medians, and its Student interval, which includes
+        changes between runs.
         """
         medians = [float(np.median(run)) for run in self.runs_us]
         if len(medians) == 1:
@@ -116,11 +128,11 @@ def measure_size(
     rows = typical(rows) if len(rows) else rows
     table = columns(rows)
     numbers, places = np.unique(rows["iteration"], return_inverse=True)
-    if len(numbers) < _LEAST_ITERATIONS:
+    if len(numbers) < _MIN_ITERATIONS:
         raise UsageError(
-            f"scaling_study: the cell recorded {len(numbers)} iterations on {size} "
-            f"rank{'s' * (size > 1)}, without the first, and at least {_LEAST_ITERATIONS} are "
-            "needed. Train for more iterations in it."
+            f"scaling_study: the cell recorded {len(numbers)} iterations on {rank_count(size)}, "
+            f"without the first, and at least {_MIN_ITERATIONS} are needed. Train for more "
+            "iterations in it."
         )
     slowest = np.zeros(len(numbers))
     np.maximum.at(slowest, places, table["iteration_us"])
@@ -132,8 +144,8 @@ def measure_size(
         moved_bytes=round(float(np.median(rows["bytes"]))),
         tensors=round(float(np.median(rows["tensors"]))),
         samples=None if math.isnan(samples) else samples,
-        transports=tuple(sorted({one.transport for one in cluster.ranks if one.transport})),
-        vms=tuple(one.vm for one in cluster.ranks),
+        transports=tuple(sorted({info.transport for info in cluster.ranks if info.transport})),
+        vms=tuple(info.vm for info in cluster.ranks),
     )
 
 
@@ -143,10 +155,13 @@ def point_of(
     fabric: FittedFabric | None,
     gbps: float | None,
 ) -> ScalingPoint:
-    """Return a point, with the efficiency that the fabric allows if one rank was measured."""
+    """Return the point of a measured size.
+
+    It has the efficiency that the fabric allows if one rank alone was measured.
+    """
     ranks = len(measured.vms)
     middle, low, high = measured.time_us()
-    work = 1.0  # of a rank, as a multiple of that at the smallest size
+    work = 1.0  # work of a rank, relative to the smallest size
     if measured.samples is not None and smallest.samples is not None:
         work = measured.samples / ranks / (smallest.samples / len(smallest.vms))
     compute = smallest.time_us()[0] * work
@@ -187,14 +202,19 @@ def _efficiency(compute_us: float, communication_us: float | None) -> tuple[floa
 
 
 def _interval(values: npt.NDArray[Any]) -> tuple[int, int]:
-    """Return the places of the sorted values that enclose the median with 95 %.
+    """Return the indices of the sorted values that enclose the median with 95 %.
 
-    The values are in their order in time. If neighbours are alike, with a rank correlation of r,
-    n values count as n (1 - r) / (1 + r) independent ones (a first-order autoregression).
+    The values are ordered by time. If the rank correlation of neighbours is r > 0, n values count
+    as n (1 - r) / (1 + r) independent values (a first-order autoregression).
+
+    Examples
+    --------
+    >>> _interval(np.array([3.0, 1.0, 4.0, 2.0, 6.0, 5.0, 8.0, 7.0]))
+    (0, 7)
     """
     count = len(values)
     order = np.argsort(np.argsort(values)).astype(np.float64)
-    alike = min(max(float(np.corrcoef(order[1:], order[:-1])[0, 1]), 0.0), _MAX_ALIKE)
-    half = 1.96 * math.sqrt(count * (1 + alike) / (1 - alike)) / 2
+    correlation = min(max(float(np.corrcoef(order[1:], order[:-1])[0, 1]), 0.0), _MAX_CORRELATION)
+    half = 1.96 * math.sqrt(count * (1 + correlation) / (1 - correlation)) / 2
     low = max(0, math.floor(count / 2 - half))
     return low, min(count - 1, math.ceil(count / 2 + half) - 1)

@@ -1,6 +1,6 @@
-"""How gradients are reduced: Horovod's fusion, overlap with the backward, the size of the batch.
+"""Find causes in the reduction of gradients: Horovod's fusion, overlap, and size of the batch.
 
-The savings of this module are simulated from the times of the training's own collectives.
+The savings of this module are simulated from the times of the training's collectives.
 """
 
 from __future__ import annotations
@@ -17,31 +17,39 @@ from workbench.timings.verdict import Cause
 THRESHOLDS_BYTES = tuple(size << 20 for size in (0, 1, 4, 16, 64, 128))
 """Values of HOROVOD_FUSION_THRESHOLD that are tried; the last one is the default."""
 AS_GOOD = 0.9
-"""The largest threshold with this share of the best saving is advised: it is the safest."""
+"""The advice is the largest threshold with this share of the best saving, as it is the safest."""
 LATE_SHARE = 0.8
-"""Gradients do not overlap if none is ready before this share of the backward."""
+"""Gradients do not overlap if the first is ready after this share of the backward."""
 _PIECES = 8
-"""A single gradient is assumed to be divided into so many."""
+"""Number of pieces into which a single gradient is assumed to be divided."""
 
 
 def fusion(evidence: Evidence) -> Iterator[Cause]:
     """Yield a fusion threshold that is too small, or too large to overlap."""
-    model, same = evidence.model, evidence.predict()
+    model = evidence.model
+    same = evidence.predict()
     if model is None or same is None or not model.fuses or not exposed_of(evidence):
         return
-    found = [one for size in THRESHOLDS_BYTES
-             if (one := evidence.predict(fusion_threshold_bytes=size)) is not None]  # fmt: skip
-    if not found:
+    predictions = [
+        prediction
+        for size in THRESHOLDS_BYTES
+        if (prediction := evidence.predict(fusion_threshold_bytes=size)) is not None
+    ]
+    if not predictions:
         return
-    best = min(one.predicted_us for one in found)
+    best = min(prediction.predicted_us for prediction in predictions)
     saved = same.predicted_us - best
     precision_us = abs(same.replay_error) * same.measured_us if same.reliable else 0.0
     if saved <= precision_us:
         return
-    good = [one for one in found if same.predicted_us - one.predicted_us >= AS_GOOD * saved]
+    good = [
+        prediction
+        for prediction in predictions
+        if same.predicted_us - prediction.predicted_us >= AS_GOOD * saved
+    ]
     advised = good[-1]
     size = int(advised.changes.fusion_threshold_bytes or 0)
-    before, after = (len(one.simulated.buffer_bytes) for one in (same, advised))
+    before, after = (len(case.simulated.buffer_bytes) for case in (same, advised))
     text = (
         f"{len(model.work.sizes_bytes)} gradients travel in {before} buffers per iteration, each "
         f"of which takes {(model.model.fixed_us + model.model.negotiation_us) / 1e3:.2f} ms "
@@ -52,16 +60,17 @@ def fusion(evidence: Evidence) -> Iterator[Cause]:
             f"{len(model.work.sizes_bytes)} gradients travel in {before} buffers per iteration: "
             f"in {after} smaller ones, transfers would begin earlier in the backward"
         )
-    cure = (
+    fix = (
         f"set HOROVOD_FUSION_THRESHOLD={size} ({size >> 20} MiB) in the environment of the ranks "
         "before Horovod starts"
     )
-    yield evidence.predicted("fusion threshold", text, cure, advised)
+    yield evidence.predicted("fusion threshold", text, fix, advised)
 
 
 def overlap(evidence: Evidence) -> Iterator[Cause]:
     """Yield gradients that are all ready at the end of the backward, so that nothing overlaps."""
-    model, same = evidence.model, evidence.predict()
+    model = evidence.model
+    same = evidence.predict()
     backward_us = evidence.summary.phases_us["backward"]
     if model is None or same is None or not exposed_of(evidence) or not backward_us > 0:
         return
@@ -69,18 +78,19 @@ def overlap(evidence: Evidence) -> Iterator[Cause]:
     begin = work.compute_us - backward_us
     if work.ready_us[0] < begin + LATE_SHARE * backward_us:
         return
-    now, spread = (simulate(one, model.model) for one in (work, _spread(work, backward_us)))
+    now = simulate(work, model.model)
+    spread = simulate(_spread(work, backward_us), model.model)
     saved = min(now.exposed_us - spread.exposed_us, exposed_of(evidence))
     text = (
         f"none of the {work_count(work)} is ready before {LATE_SHARE:.0%} of the backward "
         f"({backward_us / 1e3:.2f} ms), so that training waits for "
         f"{model.exposed_us / 1e3:.2f} ms of their communication"
     )
-    cure = (
+    fix = (
         "reduce gradients while the backward computes others: hvd.DistributedOptimizer or DDP "
         "around separate parameters, not one flattened tensor, nor a reduction after the backward"
     )
-    yield evidence.simulated("no overlap with the backward", text, cure, saved, same)
+    yield evidence.simulated("no overlap with the backward", text, fix, saved, same)
 
 
 def work_count(work: Workload) -> str:
@@ -90,18 +100,20 @@ def work_count(work: Workload) -> str:
 
 
 def _spread(work: Workload, backward_us: float) -> Workload:
-    """Return the same work with gradients that are ready evenly over the backward, by bytes."""
+    """Return the same work, with gradients that become ready evenly over the backward, by bytes."""
     sizes = work.sizes_bytes
     if len(sizes) == 1:
         sizes = (sizes[0] / _PIECES,) * _PIECES
-    begin, total = work.compute_us - backward_us, sum(sizes) or 1.0
+    begin = work.compute_us - backward_us
+    total = sum(sizes) or 1.0
     ready = tuple(begin + backward_us * done / total for done in accumulate(sizes))
     return replace(work, ready_us=ready, sizes_bytes=sizes)
 
 
 def too_little_work(evidence: Evidence) -> Iterator[Cause]:
     """Yield compute that is short compared with the latency of communication."""
-    fixed, larger = fixed_us(evidence), evidence.predict(batch_scale=2.0)
+    fixed = fixed_us(evidence)
+    larger = evidence.predict(batch_scale=2.0)
     if not fixed or larger is None:
         return
     computed = evidence.summary.iteration_us - evidence.summary.exposed_us
@@ -110,5 +122,5 @@ def too_little_work(evidence: Evidence) -> Iterator[Cause]:
         f"{fixed / 1e3:.2f} ms whatever the number of bytes"
     )
     saved = larger.measured_us - larger.predicted_us / 2
-    cure = f"{LESS_OFTEN}. The saving is that of twice the batch, for the same samples"
-    yield evidence.simulated("too little work per rank", text, cure, saved, larger)
+    fix = f"{LESS_OFTEN}. The saving is that of twice the batch, for the same samples"
+    yield evidence.simulated("too little work per rank", text, fix, saved, larger)

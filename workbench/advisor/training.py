@@ -1,4 +1,4 @@
-"""What a training is that can be explained or simulated: a cluster, its timings, or a run."""
+"""The kinds of training that can be explained or simulated: a cluster, its timings, or a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ if TYPE_CHECKING:
 
 
 def timings_of(training: object) -> Any:
-    """Return the timings of a cluster; timings themselves, or a run, as they are."""
+    """Return the timings of a cluster; timings or a run are returned unchanged.
+
+    Raises
+    ------
+    UsageError
+        The object is none of these.
+
+    Examples
+    --------
+    >>> timings_of(3)
+    Traceback (most recent call last):
+        ...
+    workbench.errors.UsageError: a int: not a training that can be explained. ...
+    """
     timings: Any = getattr(training, "timings", training)
     if not callable(getattr(timings, "rows", None)):
         raise UsageError(
@@ -30,12 +43,12 @@ def facts_of(training: object) -> Mapping[str, Any]:
 
 
 def calibration_of(training: object) -> FittedFabric | None:
-    """Return the calibration of a cluster, or the one that its run has stored; None if none."""
-    found: FittedFabric | None = getattr(training, "fabric", None)
+    """Return the calibration of a cluster, or the stored calibration of a run; None without one."""
+    calibration: FittedFabric | None = getattr(training, "fabric", None)
     facts = facts_of(training)
-    if found is None and "calibration" in facts:
+    if calibration is None and "calibration" in facts:
         try:
             return stored.from_plain(facts["calibration"])
         except (ValueError, SnapshotError):  # an edited file
             return None
-    return found
+    return calibration

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.timings.run import Run
 
-LATEST = 64
-"""Most iterations of a verdict: the newest of the cell."""
+_log = logging.getLogger(__name__)
+
+MAX_ITERATIONS = 64
+"""Maximum number of iterations of a verdict: the newest ones of the cell."""
 _NOTHING = "nothing visible here slows it down by 1 % or more"
 _ONE_RANK = "a single rank does not communicate"
 _NO_SAMPLES = "its batches have no common first dimension"
@@ -32,10 +36,10 @@ _NO_PARTS = "the transfers of these iterations were not recorded"
 
 
 def verdict(training: Cluster | Timings | Run) -> Verdict:
-    """Return what an iteration of the last training cell takes, and why.
+    """Return the duration of an iteration of the last training cell, with its causes.
 
-    After each cell that has recorded iterations, a cluster stores its verdict with the run, as
-    ``verdict.json``. Of a run on disk this is the stored one, if there is one.
+    After each cell with recorded iterations, a cluster stores its verdict with the run, as
+    ``verdict.json``. For a run on disk, the stored verdict is returned, if there is one.
 
     Parameters
     ----------
@@ -52,9 +56,9 @@ def verdict(training: Cluster | Timings | Run) -> Verdict:
         return stored
     timings = timings_of(training)
     rows = _newest(timings)
-    # `explain` reads these rows only: copying and searching all of them would take long
-    part = _Part(timings, rows=lambda start=0: rows[start:].copy())
-    view: Any = part if timings is training else _Part(training, timings=part)
+    # Only these rows are passed to `explain`, because copying and searching all rows takes long.
+    part = _View(timings, rows=lambda start=0: rows[start:].copy())
+    view: Any = part if timings is training else _View(training, timings=part)
     causes = explain(view)
     return _verdict(rows, summarize(rows), causes)
 
@@ -64,16 +68,18 @@ def conclude(cluster: Cluster | None) -> None:
     if cluster is None:
         return
     timings = cluster.timings
+    started_s = time.monotonic()
     try:
         timings.conclude(verdict(cluster))
+        _log.debug("stored the verdict of the last cell in %.2f s", time.monotonic() - started_s)
     except UsageError:
-        pass  # the cell has ended no iteration
-    except Exception as error:  # noqa: BLE001 - nobody waits for this thread
+        pass  # the cell has not completed any iteration
+    except Exception as error:  # noqa: BLE001 - no other thread would report the error
         timings.storage_errors.append(f"the verdict of the last cell is not stored: {error}")
 
 
-class _Part:
-    """A training in which some attributes are replaced."""
+class _View:
+    """A view of a training that replaces some of its attributes."""
 
     def __init__(self, training: object, **attributes: Any) -> None:
         self._training = training
@@ -88,18 +94,18 @@ def _newest(timings: Any) -> Rows:
     size = len(timings)
     last: Rows = timings.rows(max(0, size - 1))
     ranks = int(last["world_size"].max(initial=1))
-    # ranks send several rows at a time, not all in the order of the iterations
-    rows: Rows = timings.rows(max(0, size - 2 * LATEST * ranks))
+    # Ranks send several rows at a time, so rows are not always ordered by iteration.
+    rows: Rows = timings.rows(max(0, size - 2 * MAX_ITERATIONS * ranks))
     rows = last_cell(rows)
-    return np.asarray(rows[rows["iteration"] > rows["iteration"].max(initial=0) - LATEST])
+    return np.asarray(rows[rows["iteration"] > rows["iteration"].max(initial=0) - MAX_ITERATIONS])
 
 
 def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
     ranks = int(rows["world_size"].max())
-    unseen = UNHEARD if summary.unheard else COMPILED if summary.compiled else _ONE_RANK
+    exposed_reason = UNHEARD if summary.unheard else COMPILED if summary.compiled else _ONE_RANK
     parts = (summary.waiting_us, summary.queued_us, summary.transfer_us)
-    why = unseen if math.isnan(summary.exposed_us) else _NO_PARTS
-    waiting, queued, transfer = (number_or_unknown(us, why) for us in parts)
+    parts_reason = exposed_reason if math.isnan(summary.exposed_us) else _NO_PARTS
+    waiting, queued, transfer = (number_or_unknown(us, parts_reason) for us in parts)
     return Verdict(
         text=f"{_figures(summary, ranks, causes)}; {_first(causes)}",
         cell=int(rows["cell"].max()),
@@ -108,8 +114,8 @@ def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
         ranks=ranks,
         iteration_us=float(summary.iteration_us),
         median_us=float(np.median(typical(rows)["iteration_ns"])) / 1e3,
-        exposed_us=number_or_unknown(summary.exposed_us, unseen),
-        exposed_share=number_or_unknown(summary.exposed_share, unseen),
+        exposed_us=number_or_unknown(summary.exposed_us, exposed_reason),
+        exposed_share=number_or_unknown(summary.exposed_share, exposed_reason),
         waiting_us=waiting,
         queued_us=queued,
         transfer_us=transfer,
@@ -119,13 +125,13 @@ def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
 
 
 def _figures(summary: Summary, ranks: int, causes: list[Cause]) -> str:
-    """Return what an iteration takes, and what of it is known about communication."""
+    """Describe the duration of an iteration, with the share of exposed communication if known."""
     text = f"{_duration(summary.iteration_us)} per iteration ({summary.scope})"
     if summary.compiled:
         return f"{text}, its phases are unknown (a tf.function does not report them)"
     if ranks < 2:
         return f"{text} on one rank, without communication"
-    if any(one.name == separate.NAME for one in causes):
+    if any(cause.name == separate.NAME for cause in causes):
         return f"{text}, {separate.NO_GRADIENT}"
     if summary.unheard or math.isnan(summary.exposed_share):
         return f"{text}, communication is not timed"
@@ -133,7 +139,7 @@ def _figures(summary: Summary, ranks: int, causes: list[Cause]) -> str:
 
 
 def _first(causes: list[Cause]) -> str:
-    """Return the first cause and what would help."""
+    """Describe the first cause with its fix."""
     if not causes:
         return _NOTHING
     first = causes[0]
@@ -144,7 +150,15 @@ def _first(causes: list[Cause]) -> str:
 
 
 def _duration(us: float) -> str:
-    """Return a duration with three digits in a unit that fits."""
+    """Format a duration with three digits in a suitable unit.
+
+    Examples
+    --------
+    >>> _duration(12_345.0)
+    '12.3 ms'
+    >>> _duration(2.5e6)
+    '2.5 s'
+    """
     for unit, scale in (("\u00b5s", 1.0), ("ms", 1e3)):
         if us < 999.5 * scale:
             return f"{us / scale:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""How long ranks wait for late ranks, and for which."""
+"""Measure how long ranks wait for late ranks, and for which ranks."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from workbench.timings.ring_delays import AFTER_REDUCTION
 from workbench.timings.store import Rows
 
 UNEVEN_SHARE = 0.1
-"""Waiting for ranks that are late now and then is a cause from this share of the iteration on..."""
+"""Waiting for ranks that are late now and then is a cause if it is at least this share of the
+iteration, and at least `UNEVEN_EXPOSED`."""
 UNEVEN_EXPOSED = 0.5
-"""...if it is at least this share of the exposed communication that late ranks do not explain."""
-UNEVEN_LEAST = 5
-"""Fewest iterations that show whether ranks are late now and then."""
+"""Minimum share of such waiting in the exposed communication that late ranks do not explain."""
+MIN_UNEVEN_ITERATIONS = 5
+"""Minimum number of iterations to decide whether ranks are late now and then."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why ranks wait for the last rank, as means over warm iterations and ranks in microseconds.
+    """The waiting for the last rank, as means over warm iterations and ranks in microseconds.
 
     Attributes
     ----------
     named_us
-        In iterations with a late rank, which is a cause of its own.
+        Waiting in iterations with a late rank. This rank is a separate cause.
     uneven_us
-        In the others, if that is a cause of its own; otherwise 0.
+        Waiting in the other iterations, if it is a separate cause; otherwise 0.
     rank, rank_share, rank_us
-        Which rank most of `uneven_us` is for, its share, and how long the others wait for it.
+        The rank that causes most of `uneven_us`, its share, and the time that the other ranks wait
+        for it.
     all_us
         All waiting.
     """
@@ -45,40 +47,48 @@ class Waiting:
     all_us: float
 
 
-def find_waiting(summary: Summary, rows: Rows, late: list[dict[str, Any]]) -> Waiting:
-    """Return the waiting of some rows; `late` are their stragglers."""
-    within = _within(rows, late)
+def find_waiting(summary: Summary, rows: Rows, stragglers: list[dict[str, Any]]) -> Waiting:
+    """Return the waiting of some rows with their stragglers."""
+    within = _within(rows, stragglers)
     waited = np.zeros(len(rows))
-    at_ranks: dict[int, float] = {}
+    waited_by_rank: dict[int, float] = {}
     iterations = 0
-    for found in lateness(rows):
-        iterations += len(found.places)
-        waited[found.places] = found.waited_us
-        longest = found.waited_us.max(axis=1) * ~within[found.places[:, 0]]
-        last = found.ranks[found.late_us.argmax(axis=1)]
+    for part in lateness(rows):
+        iterations += len(part.places)
+        waited[part.places] = part.waited_us
+        longest = part.waited_us.max(axis=1) * ~within[part.places[:, 0]]
+        last = part.ranks[part.late_us.argmax(axis=1)]
         for rank in np.unique(last):
-            at_ranks[int(rank)] = at_ranks.get(int(rank), 0.0) + longest[last == rank].sum()
-    named, uneven = float(np.mean(waited * within)), float(np.mean(waited * ~within))
-    total = sum(at_ranks.values())
-    rank = max(at_ranks, key=lambda one: at_ranks[one], default=-1)
+            waited_by_rank[int(rank)] = (
+                waited_by_rank.get(int(rank), 0.0) + longest[last == rank].sum()
+            )
+    named = float(np.mean(waited * within))
+    uneven = float(np.mean(waited * ~within))
+    total = sum(waited_by_rank.values())
+    rank = max(waited_by_rank, key=lambda candidate: waited_by_rank[candidate], default=-1)
     unexplained = max(0.0, summary.exposed_us - named)
-    least = max(UNEVEN_SHARE * summary.iteration_us, UNEVEN_EXPOSED * unexplained)
+    min_uneven_us = max(UNEVEN_SHARE * summary.iteration_us, UNEVEN_EXPOSED * unexplained)
     return Waiting(
         named_us=named,
-        uneven_us=uneven if iterations >= UNEVEN_LEAST and uneven >= least else 0.0,
+        uneven_us=uneven
+        if iterations >= MIN_UNEVEN_ITERATIONS and uneven >= min_uneven_us
+        else 0.0,
         rank=rank,
-        rank_share=float(at_ranks[rank] / total) if total > 0 else 0.0,
-        rank_us=float(at_ranks[rank] / iterations) if total > 0 else 0.0,
+        rank_share=float(waited_by_rank[rank] / total) if total > 0 else 0.0,
+        rank_us=float(waited_by_rank[rank] / iterations) if total > 0 else 0.0,
         all_us=float(waited.mean()),
     )
 
 
-def _within(rows: Rows, late: list[dict[str, Any]]) -> npt.NDArray[np.bool_]:
-    """Return which rows belong to iterations with a late rank, or follow one that delays them."""
+def _within(rows: Rows, stragglers: list[dict[str, Any]]) -> npt.NDArray[np.bool_]:
+    """Return which rows belong to an iteration with a late rank, or to one that it delays."""
     inside = np.zeros(len(rows), dtype=bool)
-    for found in late:
-        if found["rank"] >= 0 or found["vm"]:
-            delays_next = found["phase"] in AFTER_REDUCTION or found["vm"]
-            last = found["last_iteration"] + bool(delays_next)
-            inside |= (rows["iteration"] >= found["first_iteration"]) & (rows["iteration"] <= last)
+    for straggler in stragglers:
+        if straggler["rank"] >= 0 or straggler["vm"]:
+            last = straggler["last_iteration"]
+            if straggler["phase"] in AFTER_REDUCTION or straggler["vm"]:
+                last += 1  # the next iteration is delayed too
+            inside |= (rows["iteration"] >= straggler["first_iteration"]) & (
+                rows["iteration"] <= last
+            )
     return inside

@@ -1,4 +1,4 @@
-"""The predicted iteration of a training on another fabric, or with other settings."""
+"""Predict the iteration of a training on another fabric, or with other settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from workbench.advisor.measured_training import UNRELIABLE, MeasuredTraining, measure
+from workbench.advisor.measured_training import MAX_RELIABLE_ERROR, MeasuredTraining, measure
 from workbench.errors import UsageError
 from workbench.fabric.models import busbw_factor, ring_us, tcp_efficiency
 from workbench.fabric.overlap import CommunicationModel, Simulated, Workload, simulate
@@ -27,7 +27,7 @@ _MEASURED = "The measured figures are medians of the newest iterations."
 
 @dataclass(frozen=True)
 class Changes:
-    """What is different from the measured training; None, 1 and False are as measured.
+    """Changes to the measured training. The default values (None, 1 and False) change nothing.
 
     Attributes
     ----------
@@ -35,25 +35,32 @@ class Changes:
         Nominal rate of a VM's link in 10^9 bits per second, with the headers of TCP or RDMA. For
         ranks of one VM, the bus bandwidth between them.
     measured_gbps
-        The nominal rate of the link that was measured. Time of its transfers above that of the
-        link at this rate is processing, which another link does not change. By default the link
-        alone limits transfers, and its rate follows from them.
+        The nominal rate of the measured link. The part of a transfer that takes longer than the
+        link at this rate is processing, which another link does not change. By default, only the
+        link limits transfers, and its rate follows from their times.
     ranks
         Number of ranks, in a ring.
     latency_us
         Time of one message of the ring, instead of the measured fixed time of a transfer.
     compression
-        ``"fp16"`` halves the bytes of gradients, which are assumed to be of 32 bits.
+        ``"fp16"`` halves the bytes of gradients, which are assumed to have 32 bits.
     fusion_threshold_bytes, cycle_time_ms
         Horovod's HOROVOD_FUSION_THRESHOLD (0: no fusion) and HOROVOD_CYCLE_TIME.
     batch_scale
-        Factor of the batch; loading, copies, forward and backward are proportional to it.
+        Factor of the batch size. Loading, copies, forward and backward are proportional to it.
     ranks_per_vm
         Ranks on each VM. A flat ring crosses the VM's link once in each direction.
     hierarchical
-        Whether the ranks of a VM reduce among themselves first; only VMs form a ring then.
+        Whether the ranks of a VM reduce among themselves first. Then only the VMs form a ring.
     vm_gbps
         Bus bandwidth between the ranks of a VM.
+
+    Examples
+    --------
+    >>> print(Changes(gbps=100, compression="fp16"))
+    gbps=100, compression='fp16'
+    >>> print(Changes())
+    no change
     """
 
     gbps: float | None = None
@@ -89,10 +96,12 @@ class Changes:
             )
 
     def __str__(self) -> str:
-        """Return what was changed, as it is given to `what_if`."""
-        default = Changes.__dataclass_fields__
-        given = {k: v for k, v in vars(self).items() if v != default[k].default}
-        return ", ".join(f"{name}={value!r}" for name, value in given.items()) or "no change"
+        """Return the changes as arguments of `what_if`."""
+        fields = Changes.__dataclass_fields__
+        changed = {
+            name: value for name, value in vars(self).items() if value != fields[name].default
+        }
+        return ", ".join(f"{name}={value!r}" for name, value in changed.items()) or "no change"
 
 
 @dataclass(frozen=True)
@@ -102,20 +111,20 @@ class Prediction:
     Attributes
     ----------
     changes
-        What is different from the measured training.
+        The changes to the measured training.
     measured_us, predicted_us
-        Duration of an iteration: the median, and what is predicted.
+        Duration of an iteration: the measured median, and the prediction.
     measured_exposed_us, predicted_exposed_us
-        How long the rank waits for gradients that waits longest.
+        Time for which a rank waits for gradients: the maximum over the ranks.
     measured_transfer_us, predicted_transfer_us
         Sum of the transfers of all buffers.
     replay_error
-        Relative error of the simulation of the measured iteration. Predictions are corrected by
-        it: compute in proportion, exposed communication by the difference.
+        Relative error of the simulation of the measured iteration. Predictions are corrected for
+        it: compute in proportion, and exposed communication by the difference.
     ranks
         Number of ranks of the prediction.
     assumptions
-        What the prediction assumes, in sentences.
+        The assumptions of the prediction, in sentences.
     simulated
         The simulated iteration, with its buffers.
     """
@@ -134,17 +143,17 @@ class Prediction:
 
     @property
     def speedup(self) -> float:
-        """The measured over the predicted duration."""
+        """The measured duration divided by the predicted duration."""
         return self.measured_us / self.predicted_us
 
     @property
     def reliable(self) -> bool:
         """Whether the simulation reproduces the measured iteration well enough."""
-        return abs(self.replay_error) <= UNRELIABLE
+        return abs(self.replay_error) <= MAX_RELIABLE_ERROR
 
     @property
     def exposed_share(self) -> float:
-        """The predicted share of the iteration in which training waits for gradients."""
+        """The predicted share of the iteration that training waits for gradients."""
         return self.predicted_exposed_us / self.predicted_us
 
     @property
@@ -152,12 +161,12 @@ class Prediction:
         """The uncertainty and the assumptions, in sentences."""
         error = f"Simulated, the measured iteration is {self.replay_error:+.1%} off"
         if not self.reliable:
-            error = f"This is no prediction. {error}, which is more than {UNRELIABLE:.0%}"
+            error = f"This is no prediction. {error}, which is more than {MAX_RELIABLE_ERROR:.0%}"
         return (_MEASURED, f"{error}.", *self.assumptions)
 
     @property
     def heading(self) -> str:
-        """What the new figures are: predicted, or not reliable."""
+        """The heading of the new figures: predicted, or not reliable."""
         return "predicted" if self.reliable else "not reliable"
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -188,9 +197,10 @@ class Prediction:
 
 
 def what_if(training: Cluster | Timings | Run, **changes: object) -> Prediction:
-    """Predict the iteration of a training if something were different.
+    """Predict the iteration of a training after some changes.
 
-    Simulates the last cell that recorded iterations; see `workbench.fabric.overlap`.
+    The prediction simulates the last cell with recorded iterations; see
+    `workbench.fabric.overlap`.
 
     Parameters
     ----------
@@ -202,15 +212,16 @@ def what_if(training: Cluster | Timings | Run, **changes: object) -> Prediction:
     Raises
     ------
     UsageError
-        Nothing was recorded that can be simulated, or a change is unknown or out of range.
+        No recorded iteration can be simulated, or a change is unknown or out of range.
     """
-    found = predict(measured := measure(training), **changes)
-    measured.check_replay(found.replay_error)
-    return found
+    measured = measure(training)
+    prediction = predict(measured, **changes)
+    measured.check_replay(prediction.replay_error)
+    return prediction
 
 
 def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
-    """Predict an iteration of a training that `measure` has returned; see `what_if`."""
+    """Predict an iteration from the result of `measure`; see `what_if`."""
     if unknown := set(changes) - set(Changes.__dataclass_fields__):
         raise UsageError(
             f"what_if: no change is named {', '.join(sorted(unknown))}. Give any of "
@@ -220,8 +231,10 @@ def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
     assumptions = [f"The time of a transfer is from {measured.link}."]
     model, ranks = _changed_model(measured, change, assumptions)
     work, model = _changed_work(measured, model, change, assumptions)
-    same, new = simulate(measured.work, measured.model), simulate(work, model)
-    waited = min(measured.exposed_us, measured.iteration_us)  # the most of a rank, and a mean
+    same = simulate(measured.work, measured.model)
+    new = simulate(work, model)
+    # The exposed time is a maximum over ranks, and may exceed the mean duration of the iteration.
+    waited = min(measured.exposed_us, measured.iteration_us)
     exposed_us = max(0.0, new.exposed_us + waited - same.exposed_us)
     compute = (new.iteration_us - new.exposed_us) / (same.iteration_us - same.exposed_us or 1.0)
     computed_us = (measured.iteration_us - waited) * compute
@@ -243,8 +256,9 @@ def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
 def _changed_model(
     measured: MeasuredTraining, change: Changes, assumptions: list[str]
 ) -> tuple[CommunicationModel, int]:
-    """Return how long collectives would take, and the number of ranks."""
-    model, n = measured.model, measured.ranks
+    """Return the model of collectives after the changes, and the number of ranks."""
+    model = measured.model
+    n = measured.ranks
     ranks = change.ranks or n
     per_vm = change.ranks_per_vm or min(ranks, measured.ranks_per_vm or 1)
     if ranks % per_vm and change.ranks_per_vm:
@@ -254,7 +268,8 @@ def _changed_model(
     vms = -(-ranks // per_vm)
     _check_link(measured, change, vms)
     link, processing = _divided(measured, change, vms, assumptions)
-    steps, factor = vms if change.hierarchical else ranks, busbw_factor("allreduce", n)
+    steps = vms if change.hierarchical else ranks
+    factor = busbw_factor("allreduce", n)
     share = busbw_factor("allreduce", steps) / factor
     if vms == 1 and change.vm_gbps:
         link = ring_us(1.0, ranks, change.vm_gbps)
@@ -291,7 +306,7 @@ def _changed_model(
 
 
 def _check_link(measured: MeasuredTraining, change: Changes, vms: int) -> None:
-    """Raise an error if ranks would communicate over what was not measured."""
+    """Raise an error if ranks would communicate over a link that was not measured."""
     if vms > 1 and measured.one_vm and not change.gbps:
         raise UsageError(f"{change}: {_NO_RATE}")
     if vms == 1 and not measured.one_vm and change.vm_gbps is None:
@@ -304,8 +319,10 @@ def _divided(
     measured: MeasuredTraining, change: Changes, vms: int, assumptions: list[str]
 ) -> tuple[float, float]:
     """Return the time of a byte on the link at the new rate, and its time of processing."""
-    per_byte, payload = measured.model.us_per_byte, measured.payload
-    rate, link = link_gbps(measured), per_byte
+    per_byte = measured.model.us_per_byte
+    payload = measured.payload
+    rate = link_gbps(measured)
+    link = per_byte
     if change.measured_gbps:
         rate = change.measured_gbps
         link = min(per_byte, ring_us(1.0, measured.ranks, rate * payload))
@@ -323,6 +340,7 @@ def _divided(
 def _changed_work(
     measured: MeasuredTraining, model: CommunicationModel, change: Changes, assumptions: list[str]
 ) -> tuple[Workload, CommunicationModel]:
+    """Return the work and the model after changes of batch and compression."""
     work = measured.work
     if change.batch_scale != 1:
         factor = 1 + (change.batch_scale - 1) * measured.scaled
@@ -330,12 +348,13 @@ def _changed_work(
         work = replace(work, ready_us=ready, compute_us=work.compute_us * factor)
         assumptions.append("Loading, copies, forward and backward are proportional to the batch.")
     if change.compression:
-        # each gradient is read and written once more before it is submitted, and after the wait
+        # Each gradient is read and written once more before it is submitted, and after the wait.
         copy = model.copy_us_per_byte / 2
-        spent, ready_us = 0.0, []
-        for at, size in zip(work.ready_us, work.sizes_bytes, strict=True):
+        spent = 0.0
+        ready_us = []
+        for time_us, size in zip(work.ready_us, work.sizes_bytes, strict=True):
             spent += copy * size
-            ready_us.append(at + spent)
+            ready_us.append(time_us + spent)
         sizes = tuple(size / 2 for size in work.sizes_bytes)
         work = Workload(tuple(ready_us), sizes, work.compute_us + spent, work.tail_us + spent)
         assumptions.append(

@@ -140,7 +140,7 @@ class CellQueue:
         with self._state.turns.held(ticket, what, lambda: run.interrupts > 0):
             processes = self._state.usable()
             if processes.engines.backend.ring_broken:
-                repair_ring(self._state, processes, run.output.say)
+                repair_ring(self._state, processes, run.output.note_after_end)
             evidence = self.evidence.begin_cell(run, processes)
             run.observe = evidence.observe
             try:
@@ -279,16 +279,16 @@ class CellQueue:
         state.timings.end_cell(run.number, run.records)
         backend = state.options.backend
         if state.timings.note_failures(run.recording_failures):
-            run.output.say(f"{state.timings.failures}\n")
+            run.output.note_after_end(f"{state.timings.failures}\n")
         separate = find_separate(run.number, run.separate_iterations, state.n, backend)
         if separate is not None:
             state.timings.note_separate(separate)
             if not run.errors:
-                run.output.say(f"{separate}\n")
+                run.output.note_after_end(f"{separate}\n")
         self._left, self._current = run if run.unfinished else None, None
         complete = not (state.lost() or run.unfinished)
         if state.state == "running" and run.broken and complete:
-            form_ring(state, processes, run.output.say)
+            form_ring(state, processes, run.output.note_after_end)
         with state.lock:
             if state.state != "running":
                 return

@@ -17,7 +17,7 @@ from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import interrupts_later, uninterrupted
 from workbench.errors import CellInterrupted, CellTimeout, RankError, RanksFailed
 from workbench.output.cell_output import CellOutput
-from workbench.output.differing_parts import identities
+from workbench.output.differing_parts import rank_identities
 from workbench.output.sink import Sink
 from workbench.ranks import phrase
 from workbench.wire.prompt_messages import InputRequest
@@ -83,7 +83,7 @@ class CellRun:
         self._inbox = CellInbox(send)
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | ValueNotSent | None] = {}
-        self._identities = identities(processes.engines.ranks)
+        self._identities = rank_identities(processes.engines.ranks)
         self.output = CellOutput(ranks, sink, self._identities)
         self.prompts = Prompts(send, self.output)
         self._lost = lost
@@ -298,7 +298,7 @@ class CellRun:
                     take = self.prompts.take if running else partial(refuse, self._send)
                     take(rank, message)
                 elif rank in self._unfinished and isinstance(message, Output):
-                    self.output.take(rank, message.pieces(), time.monotonic())
+                    self.output.add(rank, message.pieces(), time.monotonic())
             self.output.write(time.monotonic(), time.monotonic() + _STEP_S)
             if self.output.written:
                 inbox.confirm()

@@ -1,8 +1,8 @@
-"""Rules about what is set up wrong on a VM, or differs between VMs: why it costs, and its cure.
+"""Rules that find wrong settings of a VM and differences between VMs, with their cost and fix.
 
-- `finding`: what a rule reports, and its layout on a terminal;
-- `rule`: what a rule is, the decorator that makes one, and the comparison of VMs;
-- `facts`: what several rules read from a snapshot, and the names of GPUs and ports;
+- `finding`: the result of a rule, and its layout on a terminal;
+- `rule`: the class of rules, the decorator that makes one, and the comparison of VMs;
+- `facts`: values that several rules read from a snapshot, and the names of GPUs and ports;
 - `host`, `gpus`, `vgpus`, `nvlinks`, `pcie`, `topology_file`, `rdma`, `pvrdma`, `nccl_settings`:
   the rules about one VM, by subject;
 - `mismatches`, `rdma_mismatches`: the rules about several VMs;

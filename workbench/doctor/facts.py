@@ -1,4 +1,4 @@
-"""What several rules read from a snapshot, and how they name GPUs and ports."""
+"""Values that several rules read from a snapshot, and the names of GPUs and ports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.resources.pcie.records import SYSFS
 
 
 def is_unknown(snapshot: Snapshot, probe_name: str) -> bool:
-    """Return whether a probe failed, or read a source that does not contain what it probes."""
+    """Return whether a probe failed, or its source does not contain the probed values."""
     probe = snapshot.probes.get(probe_name)
     return probe is None or probe.status in ("failed", "unknown")
 
@@ -35,20 +35,28 @@ def pci_name(snapshot: Snapshot, address: str) -> str:
 
 
 def gpu_names(indices: Iterable[int]) -> str:
-    """Return ``"GPU 3"``, or ``"GPUs 0-2, 5"``."""
+    """Return the name of a GPU, or of several.
+
+    Examples
+    --------
+    >>> gpu_names([3])
+    'GPU 3'
+    >>> gpu_names([0, 1, 2, 5])
+    'GPUs 0-2, 5'
+    """
     runs: list[list[int]] = []
     for index in sorted(indices):
         if runs and runs[-1][-1] == index - 1:
             runs[-1].append(index)
         else:
             runs.append([index])
-    single = len(runs) == 1 and len(runs[0]) == 1
+    is_single = len(runs) == 1 and len(runs[0]) == 1
     numbers = (f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
-    return f"GPU{'' if single else 's'} {', '.join(numbers)}"
+    return f"GPU{'' if is_single else 's'} {', '.join(numbers)}"
 
 
 def gpu_names_at(snapshot: Snapshot, addresses: Iterable[str]) -> str:
-    """Return ``"GPUs 0-3"`` for PCI addresses; those that NVML does not list follow as they are."""
+    """Return ``"GPUs 0-3"`` for PCI addresses, then the addresses that NVML does not list."""
     index_at = {gpu.pci_address: gpu.index for gpu in snapshot.gpus}
     addresses = list(addresses)
     indices = {index_at[address] for address in addresses if address in index_at}
@@ -58,16 +66,30 @@ def gpu_names_at(snapshot: Snapshot, addresses: Iterable[str]) -> str:
 
 
 def pair_names(pairs: Iterable[str]) -> str:
-    """Return ``"GPUs 0-1"``, or ``"pairs of GPUs 0-1, 2-3"``."""
+    """Return the name of a pair of GPUs, or of several.
+
+    Examples
+    --------
+    >>> pair_names(["0-1"])
+    'GPUs 0-1'
+    >>> pair_names(["0-1", "2-3"])
+    'pairs of GPUs 0-1, 2-3'
+    """
     pairs = list(pairs)
     return f"{'GPUs' if len(pairs) == 1 else 'pairs of GPUs'} {first_of(pairs, 8)}"
 
 
-def first_of(texts: Iterable[str], most: int = 4) -> str:
-    """Return the first few, and how many more there are."""
+def first_of(texts: Iterable[str], max_shown: int = 4) -> str:
+    """Return the first texts, and the number of the others.
+
+    Examples
+    --------
+    >>> first_of(["vm1", "vm2", "vm3"], 2)
+    'vm1, vm2 and 1 more'
+    """
     texts = list(texts)
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
+    rest = f" and {len(texts) - max_shown} more" if len(texts) > max_shown else ""
+    return ", ".join(texts[:max_shown]) + rest
 
 
 def text_if_known(value: object) -> str | None:
@@ -76,6 +98,12 @@ def text_if_known(value: object) -> str | None:
 
 
 def count(number: int | str, singular: str) -> str:
-    """Return ``"1 port"``, ``"2 ports"`` or ``"no ports"``."""
+    """Return a number with its noun.
+
+    Examples
+    --------
+    >>> count(1, "port"), count(2, "port"), count(0, "port")
+    ('1 port', '2 ports', 'no ports')
+    """
     ending = "" if str(number) == "1" else "s"
     return f"{number or 'no'} {singular}{ending}"

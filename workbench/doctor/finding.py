@@ -1,4 +1,4 @@
-"""What a rule finds, and its layout on a terminal."""
+"""The result of a rule, and its layout on a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Literal, TypeAlias
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-"""From what breaks training to what is good to know."""
+"""From faults that break training to remarks that are good to know."""
 
-_UNKNOWN_WIDTH = 100
-_WIDEST = 120
-"""Longer lines are hard to read, however wide the terminal is."""
-_NARROWEST = 40
+_DEFAULT_WIDTH = 100
+"""Columns if the width of the terminal is unknown."""
+_MAX_WIDTH = 120
+"""Longer lines are hard to read, even on a wider terminal."""
+_MIN_WIDTH = 40
 _LABEL = "  {:<10}"
 _UNBROKEN_BLANK = "\x00"
 """Replaces a blank inside a command while lines are wrapped."""
@@ -24,7 +25,7 @@ _UNBROKEN_BLANK = "\x00"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is set up wrong, or that limits what a VM can do.
+    """A wrong setting, or a limit of a VM.
 
     Attributes
     ----------
@@ -33,15 +34,15 @@ class Finding:
     severity
         ``"error"``, ``"warning"`` or ``"info"``.
     subject
-        What it is about: ``"mlx5_0"``, ``"GPU 0"``, ``"this VM"``.
+        The device or VM that is affected: ``"mlx5_0"``, ``"GPU 0"``, ``"this VM"``.
     evidence
-        What was read, with its value.
+        The value that was read.
     why
-        What it costs.
+        The cost of the setting.
     cure
-        The exact setting or command.
+        The setting or command that fixes it.
     source
-        The document that says so.
+        The document on which the rule is based.
     """
 
     rule: str
@@ -58,15 +59,27 @@ class Finding:
 
 
 def paragraphs(finding: Finding, width: int | None = None) -> str:
-    """Return one finding as text: severity and subject, then a labelled paragraph for each field.
+    """Return a finding as text: severity and subject, then a labelled paragraph for each field.
 
     Parameters
     ----------
     finding
-        Of `diagnose` or `diagnose_all`.
+        A result of `diagnose` or `diagnose_all`.
     width
-        Columns; the terminal's by default. A command in backticks is not broken unless
-        it is longer than a line.
+        Number of columns; by default the width of the terminal. A command in backticks is not
+        broken unless it is longer than a line.
+
+    Examples
+    --------
+    >>> finding = Finding(
+    ...     "roce_mtu", "warning", "eth1", "MTU 1500", "more packets", "MTU 9000", "NVIDIA"
+    ... )
+    >>> print(paragraphs(finding, 60))
+    WARNING  eth1
+      evidence  MTU 1500
+      why       more packets
+      cure      MTU 9000
+      source    NVIDIA [roce_mtu]
     """
     parts = {
         "evidence": finding.evidence,
@@ -81,13 +94,13 @@ def paragraphs(finding: Finding, width: int | None = None) -> str:
 
 
 def wrapped(text: str, width: int | None = None, first: str = "", indent: str = "") -> str:
-    """Break a text into lines, the first after `first`, all others after `indent`."""
+    """Break a text into lines. The first line begins with `first`, all others with `indent`."""
     width = _terminal_width() if width is None else width
-    longest = width - len(indent)
+    available = width - len(indent)
 
     def unbroken(command: re.Match[str]) -> str:
         text = command[0]
-        return text.replace(" ", _UNBROKEN_BLANK) if len(text) <= longest - 2 else text
+        return text.replace(" ", _UNBROKEN_BLANK) if len(text) <= available - 2 else text
 
     lines = textwrap.wrap(
         re.sub(r"`[^`]*`", unbroken, text),
@@ -101,6 +114,6 @@ def wrapped(text: str, width: int | None = None, first: str = "", indent: str = 
 
 
 def _terminal_width() -> int:
-    """Return the columns to write in: the terminal's, 100 if they are not known."""
-    columns = shutil.get_terminal_size((_UNKNOWN_WIDTH, 24)).columns
-    return max(_NARROWEST, min(columns, _WIDEST))
+    """Return the width of the terminal in columns, within limits; 100 if it is unknown."""
+    columns = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
+    return max(_MIN_WIDTH, min(columns, _MAX_WIDTH))

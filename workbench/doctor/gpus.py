@@ -14,8 +14,10 @@ from workbench.resources.gpus.records import Ecc, GpuClocks, PcieLink
 from workbench.resources.summary import show_bytes
 from workbench.resources.usage import ProcessUse, Sample
 
-_LOST, _NEEDS_RESET = "the GPU is lost", "the GPU needs a reset"
-"""The reason of an unknown value begins so if NVML answers GPU_IS_LOST or RESET_REQUIRED."""
+# The reason of an unknown value begins with these words if NVML answers GPU_IS_LOST or
+# RESET_REQUIRED.
+_LOST = "the GPU is lost"
+_NEEDS_RESET = "the GPU needs a reset"
 _SEARCH_XID = (
     "Save the training. `sudo dmesg | grep -i xid` shows what happened before (79: it fell off "
     "the bus). "
@@ -33,7 +35,8 @@ _CHECK_POWER_LIMIT = (
     "`nvidia-smi -q -d POWER` shows the limit; if it is below the default limit, "
     "`sudo nvidia-smi -pl WATTS` (on the host, for a vGPU) raises it."
 )
-# Names in `GpuClocks.held_by`. All others mean that the clocks were chosen, or that the GPU idles.
+# Names in `GpuClocks.held_by`. All other names mean that the clocks were chosen, or that the GPU
+# is idle.
 _THROTTLING: dict[str, tuple[Severity, str]] = {
     "hardware slowdown": ("warning", _CHECK_COOLING),
     "thermal (hardware)": ("warning", _CHECK_COOLING),
@@ -41,7 +44,8 @@ _THROTTLING: dict[str, tuple[Severity, str]] = {
     "power brake": ("warning", _CHECK_COOLING),
     "power cap": ("info", _CHECK_POWER_LIMIT),
 }
-_IDLE_S, _IDLE_TOO_LONG_S = 5 * 60, 30 * 60
+_IDLE_S = 5 * 60
+_IDLE_TOO_LONG_S = 30 * 60
 
 
 @rule(
@@ -105,20 +109,20 @@ def ecc_errors(gpu: Gpu) -> Case | None:
     if ecc.remapping_failed is True:
         evidence = "a row of memory with errors could not be remapped"
         return Case(evidence, severity="error", cure=_REPLACE)
-    found = []
+    problems = []
     if isinstance(ecc.volatile_uncorrected, int) and ecc.volatile_uncorrected > 0:
-        found.append(
+        problems.append(
             f"uncorrected memory errors since the driver was loaded: {ecc.volatile_uncorrected}"
         )
     if ecc.remapping_pending is True:
-        found.append("the remapping of a row of memory waits for a reset")
-    return Case("; ".join(found)) if found else None
+        problems.append("the remapping of a row of memory waits for a reset")
+    return Case("; ".join(problems)) if problems else None
 
 
 @rule("warning", source="NVIDIA, NVML API reference, NvmlClocksEventReasons")
 @each_gpu
 def throttled(gpu: Gpu) -> Case | None:
-    """Find GPUs whose clocks are reduced at this moment by heat, a power brake or the power cap."""
+    """Find GPUs with clocks that heat, a power brake or the power cap reduces at this moment."""
     clocks = gpu.clocks
     if not isinstance(clocks, GpuClocks) or not isinstance(clocks.held_by, tuple):
         return None
@@ -147,16 +151,16 @@ def throttled(gpu: Gpu) -> Case | None:
 )
 @each_gpu
 def pcie_link_reduced(gpu: Gpu) -> Case | None:
-    """Find links below what GPU and slot can both do; the generation only of a busy GPU."""
+    """Find links below the maximum of GPU and slot; the generation counts only on a busy GPU."""
     link = gpu.pcie_link
     if not isinstance(link, PcieLink):
         return None
-    found = []
+    reductions = []
     if _is_below(link.width, link.width_max):
-        found.append(f"x{link.width} of x{link.width_max}")
+        reductions.append(f"x{link.width} of x{link.width_max}")
     if _is_below(link.generation, link.generation_max) and _is_busy(gpu):
-        found.append(f"generation {link.generation} of {link.generation_max}")
-    return Case(f"PCIe link at {', '.join(found)}") if found else None
+        reductions.append(f"generation {link.generation} of {link.generation_max}")
+    return Case(f"PCIe link at {', '.join(reductions)}") if reductions else None
 
 
 def _is_below(value: object, maximum: object) -> bool:
@@ -164,7 +168,7 @@ def _is_below(value: object, maximum: object) -> bool:
 
 
 def _is_busy(gpu: Gpu) -> bool:
-    """Return whether the GPU is certainly busy: not reported as idle, and at a high clock."""
+    """Return whether the GPU is certainly busy: not reported as idle, and with a high clock."""
     clocks = gpu.clocks
     if not isinstance(clocks, GpuClocks) or not isinstance(clocks.held_by, tuple):
         return False
@@ -199,8 +203,8 @@ def compute_mode(gpu: Gpu) -> Case | None:
     """Find GPUs that accept no process, or only one."""
     evidence = f"compute mode is {gpu.compute_mode}"
     if gpu.compute_mode == "prohibited":
-        why = "No process may use CUDA on it: training stops at its first call."
-        return Case(evidence, severity="error", why=why)
+        cost = "No process may use CUDA on it: training stops at its first call."
+        return Case(evidence, severity="error", why=cost)
     return Case(evidence) if gpu.compute_mode == "exclusive process" else None
 
 
@@ -215,8 +219,8 @@ def compute_mode(gpu: Gpu) -> Case | None:
 def same_gpu_twice(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
     """Find VMs that show the same GPU."""
     uuids = {
-        vm: {gpu.uuid for gpu in one.gpus if isinstance(gpu.uuid, str)}
-        for vm, one in snapshots.items()
+        vm: {gpu.uuid for gpu in snapshot.gpus if isinstance(gpu.uuid, str)}
+        for vm, snapshot in snapshots.items()
     }
     for first, second in combinations(uuids, 2):
         shared = sorted(uuids[first] & uuids[second])
@@ -237,8 +241,10 @@ def gpu_idle(sample: Sample) -> Iterator[Case]:
         if isinstance(gpu.idle_s, Unknown) or gpu.idle_s < _IDLE_S:
             continue
         processes = () if isinstance(sample.processes, Unknown) else sample.processes
-        users = [one for one in processes if any(use.index == gpu.index for use in one.gpus)]
-        words = "; ".join(_process_words(one, gpu.index) for one in users)
+        users = [
+            process for process in processes if any(use.index == gpu.index for use in process.gpus)
+        ]
+        words = "; ".join(_process_words(process, gpu.index) for process in users)
         yield Case(
             f"idle for {_duration(gpu.idle_s)} with memory allocated on it"
             + (f": {words}" if words else ""),
@@ -249,7 +255,7 @@ def gpu_idle(sample: Sample) -> Iterator[Case]:
 
 
 def _process_words(process: ProcessUse, index: int) -> str:
-    share = next(one for one in process.gpus if one.index == index)
+    share = next(gpu_use for gpu_use in process.gpus if gpu_use.index == index)
     used = share.memory_used_bytes
     size = "" if isinstance(used, Unknown) else f", {show_bytes(used)}"
     return f"{_process_name(process)} (pid {process.pid}{size})"
@@ -257,8 +263,8 @@ def _process_words(process: ProcessUse, index: int) -> str:
 
 def _process_name(process: ProcessUse) -> str:
     if process.kind == "rank":
-        of = f" of cluster {process.cluster}" if process.cluster else ""
-        return f"rank {process.rank}{of}" if process.rank is not None else f"a rank{of}"
+        suffix = f" of cluster {process.cluster}" if process.cluster else ""
+        return f"rank {process.rank}{suffix}" if process.rank is not None else f"a rank{suffix}"
     if process.kind == "kernel":
         return f"the kernel of {process.notebook}" if process.notebook else "a Jupyter kernel"
     return process.name

@@ -1,4 +1,4 @@
-"""Rules about the host: what could not be read, its clock, and limits that ranks run into."""
+"""Rules about the VM itself: failed probes, its clock, and limits that ranks run into."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.resources.time_limited_call import NO_ANSWER
 from workbench.resources.vsphere_limits import reached_limits
 
 _SUBJECTS = {"gpus": "the GPUs", "nics": "the NICs", "pcie": "PCIe", "host": "this VM"}
-_PROBE_CURES = {
+_PROBE_FIXES = {
     "gpus": "Run `nvidia-smi` in the VM. If it hangs or fails too, restart the VM, "
     "and search `dmesg` for NVRM lines.",
     "nics": "Run `ip -s link` and `ls -R /sys/class/infiniband`, and read `dmesg`.",
@@ -23,10 +23,10 @@ _PROBE_CURES = {
 _SLOW_CLOCKS = ("acpi_pm", "hpet")
 _DOCKER_DEFAULT_SHM_BYTES = 64 << 20
 _ENOUGH_SHM_BYTES = 1 << 30
-# NCCL registers buffers of several MiB per channel and peer; distributions' defaults
-# (64 KiB to 8 MiB) fail with the first ones.
+# NCCL registers buffers of several MiB per channel and peer. The defaults of distributions
+# (64 KiB to 8 MiB) are too small for the first buffers.
 _ENOUGH_MEMLOCK_BYTES = 1 << 30
-_USUAL_OPEN_FILES = 1024  # what a login gets in the common distributions
+_USUAL_OPEN_FILES = 1024  # the limit of a login in the common distributions
 _LOW_MEMORY_LIMIT = 0.5
 
 
@@ -36,13 +36,13 @@ _LOW_MEMORY_LIMIT = 0.5
     source="NVIDIA, GPU debug guidelines",
 )
 def probe_failed(snapshot: Snapshot) -> Iterator[Case]:
-    """Find probes that failed or timed out, and values of GPUs whose call timed out."""
+    """Find probes that failed or timed out, and values of GPUs that are unknown after a timeout."""
     for name, probe in snapshot.probes.items():
         if probe.status == "failed":
             yield Case(
                 f"could not be read: {probe.reason} (after {probe.elapsed_ms:.0f} ms)",
                 _SUBJECTS.get(name, name),
-                cure=_PROBE_CURES.get(name, "Read `dmesg`."),
+                cure=_PROBE_FIXES.get(name, "Read `dmesg`."),
             )
     reasons = _timeouts(snapshot) if snapshot.gpus else []
     if reasons:
@@ -50,14 +50,14 @@ def probe_failed(snapshot: Snapshot) -> Iterator[Case]:
             f"only partly known: {'; '.join(reasons)}",
             _SUBJECTS["gpus"],
             severity="warning",
-            cure=_PROBE_CURES["gpus"],
+            cure=_PROBE_FIXES["gpus"],
         )
 
 
 def _timeouts(snapshot: Snapshot) -> list[str]:
-    """Return the reasons of values of GPUs for which the driver did not answer."""
-    of_gpus = (getattr(gpu, field.name) for gpu in snapshot.gpus for field in fields(gpu))
-    values = (*of_gpus, snapshot.gpu_pairs)
+    """Return why values of GPUs are unknown, if the driver did not answer in time."""
+    gpu_values = (getattr(gpu, field.name) for gpu in snapshot.gpus for field in fields(gpu))
+    values = (*gpu_values, snapshot.gpu_pairs)
     reasons = {value.reason for value in values if isinstance(value, Unknown)}
     return sorted(reason for reason in reasons if any(words in reason for words in NO_ANSWER))
 
@@ -93,7 +93,8 @@ def clock_source(snapshot: Snapshot) -> Iterator[Case]:
 )
 def memory_limit(snapshot: Snapshot) -> Iterator[Case]:
     """Find a cgroup limit of less than half of the VM's memory."""
-    limit, memory = snapshot.host.memory_limit_bytes, snapshot.host.memory_bytes
+    limit = snapshot.host.memory_limit_bytes
+    memory = snapshot.host.memory_bytes
     if not isinstance(limit, int) or not isinstance(memory, int):
         return
     if limit < memory * _LOW_MEMORY_LIMIT:

@@ -1,4 +1,4 @@
-"""Rules about several VMs that train together: what must be the same on all of them."""
+"""Rules about several VMs that train together: values that must be the same on all VMs."""
 
 from __future__ import annotations
 
@@ -36,16 +36,12 @@ _FILE_STATES = {
     "refused": "a topology file that NCCL rejects",
 }
 _NO_GPU = "no GPU"
-_SAME_MEMORY = 0.05  # MemTotal of equal VMs differs by what each kernel reserves
-_MACHINE_CURE = (
-    "Ask for VMs of one size and one image; `workbench resources` on each shows what it has."
-)
-_MACHINE_SOURCE = (
-    "PyTorch, Performance Tuning Guide, Load-balance workload in a distributed setting"
-)
+_SAME_MEMORY = 0.05  # MemTotal of equal VMs differs by the memory that each kernel reserves
+_VM_FIX = "Ask for VMs of one size and one image; `workbench resources` on each shows what it has."
+_VM_SOURCE = "PyTorch, Performance Tuning Guide, Load-balance workload in a distributed setting"
 
 
-# What each VM has
+# Values of one VM
 
 
 def _gpu_count(snapshot: Snapshot) -> str | None:
@@ -64,8 +60,9 @@ def _gpu_models(snapshot: Snapshot) -> str | None:
 
 
 def _model(gpu: Gpu) -> str | None:
-    """Return model and form of a GPU; None if neither is text_if_known, as from a topology file."""
-    name, form = text_if_known(gpu.name), text_if_known(gpu.form)
+    """Return model and form of a GPU; None if both are unknown, as in a topology file."""
+    name = text_if_known(gpu.name)
+    form = text_if_known(gpu.form)
     if gpu.form == "vgpu":
         form = (
             None
@@ -118,9 +115,9 @@ def _topology_file(snapshot: Snapshot) -> str | None:
     if tree is None:
         return None
     gpus, nics = (sum(device.kind == kind for device in tree.devices) for kind in ("gpu", "nic"))
-    unclear = len(of_unknown_kind(tree.devices))
-    more = f", and {unclear} devices of unknown kind" if unclear else ""
-    return f"a topology file of {gpus} GPUs and {nics} NICs{more}"
+    unknown_devices = len(of_unknown_kind(tree.devices))
+    unknown_text = f", and {unknown_devices} devices of unknown kind" if unknown_devices else ""
+    return f"a topology file of {gpus} GPUs and {nics} NICs{unknown_text}"
 
 
 def _cores(snapshot: Snapshot) -> str | None:
@@ -129,7 +126,8 @@ def _cores(snapshot: Snapshot) -> str | None:
 
 
 def _memory_bytes(snapshot: Snapshot) -> int | None:
-    limit, total = snapshot.host.memory_limit_bytes, snapshot.host.memory_bytes
+    limit = snapshot.host.memory_limit_bytes
+    total = snapshot.host.memory_bytes
     sizes = [size for size in (limit, total) if isinstance(size, int)]
     return min(sizes) if isinstance(total, int) else None
 
@@ -162,14 +160,14 @@ def _hypervisor(snapshot: Snapshot) -> str | None:
     source="Horovod, Run Horovod: hosts and slots",
 )
 def gpu_count_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
-    """Compare the number of GPUs; a VM with none is an error."""
+    """Compare the number of GPUs; a VM without a GPU is an error."""
     mismatch = compare(snapshots, _gpu_count)
     if mismatch is None:
         return
     case = Case(mismatch.evidence, mismatch.vms)
     if any(value.startswith(_NO_GPU) for value in mismatch.values.values()):
-        why = "Ranks without a GPU cannot train together with ranks that have one."
-        case = replace(case, severity="error", why=why)
+        cost = "Ranks without a GPU cannot train together with ranks that have one."
+        case = replace(case, severity="error", why=cost)
     yield case
 
 
@@ -177,12 +175,14 @@ def gpu_count_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
     "info",
     name="machines_unlike",
     why="The VM with the least memory limits the workers and the caches of the data loaders.",
-    cure=_MACHINE_CURE,
-    source=_MACHINE_SOURCE,
+    cure=_VM_FIX,
+    source=_VM_SOURCE,
 )
 def memory_mismatch(snapshots: Mapping[str, Snapshot]) -> list[Case]:
-    """Compare memory; sizes within 5 % of the usual one count as equal."""
-    sizes = [size for one in snapshots.values() if (size := _memory_bytes(one)) is not None]
+    """Compare the size of memory; sizes within 5 % of the usual size count as equal."""
+    sizes = [
+        size for snapshot in snapshots.values() if (size := _memory_bytes(snapshot)) is not None
+    ]
     usual = median_low(sizes) if sizes else 0
 
     def memory(snapshot: Snapshot) -> str | None:
@@ -195,12 +195,17 @@ def memory_mismatch(snapshots: Mapping[str, Snapshot]) -> list[Case]:
     return mismatch_cases(snapshots, memory)
 
 
-def _machine_must_match(
-    severity: Severity, read: Read, what: str, why: str
+def _vm_must_match(
+    severity: Severity, read: Read, compared: str, why: str
 ) -> Rule[Mapping[str, Snapshot]]:
-    cure, source = _MACHINE_CURE, _MACHINE_SOURCE
     return must_match(
-        "machines_unlike", severity, read, what=what, why=why, cure=cure, source=source
+        "machines_unlike",
+        severity,
+        read,
+        compared=compared,
+        why=why,
+        cure=_VM_FIX,
+        source=_VM_SOURCE,
     )
 
 
@@ -211,7 +216,8 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "gpus_unlike",
         "warning",
         _gpu_models,
-        what="the models of the GPUs, and the forms or vGPU profiles in which the VMs have them",
+        compared="the models of the GPUs, and the forms or vGPU profiles in which the VMs have "
+        "them",
         why="Every step waits for the slowest rank: faster GPUs, and those with more memory, work "
         "at the pace and with the batch of the others.",
         cure="Ask for VMs of one kind: the same model in the same form, vGPUs of the same profile.",
@@ -221,7 +227,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "drivers_unlike",
         "warning",
         _driver,
-        what="the versions of the NVIDIA driver and of its CUDA",
+        compared="the versions of the NVIDIA driver and of its CUDA",
         why="A program built for the newer CUDA does not start on the older driver, and NCCL may "
         "choose different transports, so that errors occur on one VM only.",
         cure="Install the same driver on every VM; for a vGPU one that matches the host's "
@@ -234,14 +240,14 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
             "nvlinks_unlike",
             "warning",
             read,
-            what=what,
+            compared=compared,
             why="Within the VM that has less, gradients go over PCIe or through host memory; the "
             "ranks of all other VMs wait for it.",
             cure="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` on those VMs; for vGPUs "
             "ask whether all come from device groups of one size with NVLink.",
             source="NVIDIA, NCCL User Guide, Troubleshooting, GPU-to-GPU communication",
         )
-        for read, what in (
+        for read, compared in (
             (_nvlinks_up, "how many NVLinks of each GPU are up"),
             (_nvlink_pairs, "how many pairs of GPUs are connected by NVLink"),
         )
@@ -250,7 +256,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "ecc_unlike",
         "info",
         _ecc,
-        what="whether ECC is on",
+        compared="whether ECC is on",
         why="With ECC off, memory errors enter the gradients of all ranks unnoticed; on some "
         "boards ECC costs memory and bandwidth.",
         cure="The same on all: `sudo nvidia-smi -e 1`, then a reset or restart.",
@@ -262,7 +268,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "topology_files_unlike",
         "warning",
         _topology_file,
-        what="whether NCCL reads a topology file, and how many GPUs and NICs it lists",
+        compared="whether NCCL reads a topology file, and how many GPUs and NICs it lists",
         why="NCCL searches rings and trees over what every rank reports: if one VM shows another "
         "machine than the rest, all use the slower common denominator, or GPUDirect RDMA is used "
         "on one side only.",
@@ -271,7 +277,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         source="NVIDIA, NCCL User Guide, Environment Variables, NCCL_TOPO_FILE",
     ),
     nccl_setting_mismatch,
-    _machine_must_match(
+    _vm_must_match(
         "warning",
         _cores,
         "the numbers of usable cores",
@@ -279,21 +285,21 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "every step of all VMs waits for them.",
     ),
     memory_mismatch,
-    _machine_must_match(
+    _vm_must_match(
         "info",
         _numa_nodes,
         "the numbers of NUMA nodes",
         "Cores, GPUs and NICs are grouped differently: a CPU binding that is right for one VM is "
         "wrong for another.",
     ),
-    _machine_must_match(
+    _vm_must_match(
         "info",
         _kernel,
         "the versions of the kernel",
         "The kernel includes drivers, RDMA and networking: a different kernel may cause errors "
         "on some VMs only.",
     ),
-    _machine_must_match(
+    _vm_must_match(
         "info",
         _hypervisor,
         "the hypervisors",

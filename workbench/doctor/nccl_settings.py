@@ -1,4 +1,4 @@
-"""Rules about NCCL settings: those that switch a fast path off, or differ between VMs."""
+"""Rules about NCCL settings that switch a fast path off, or that differ between VMs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.resources.nccl_ports import active_ports, settings_of, tcp_only
 from workbench.resources.nccl_settings import is_on
 
 _P2P_OFF_LEVELS = ("LOC", "0")
-# Settings that name something of one VM, or only say how much NCCL reports.
+# These settings name a device or file of one VM, or only control what NCCL reports.
 _MAY_DIFFER = (
     *("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_HOSTID", "NCCL_CONF_FILE", "NCCL_TOPO_"),
     *("NCCL_DEBUG", "NCCL_GRAPH_DUMP_", "NCCL_RAS_", "NCCL_PROFILER"),
@@ -33,7 +33,8 @@ def _unset(name: str, value: str) -> str:
 )
 def rdma_unused(snapshot: Snapshot) -> Iterator[Case]:
     """Find active RDMA ports on a VM where an NCCL setting leaves only TCP."""
-    active, setting = active_ports(snapshot), tcp_only(settings_of(snapshot))
+    active = active_ports(snapshot)
+    setting = tcp_only(settings_of(snapshot))
     if active and setting:
         ports = "port is" if len(active) == 1 else "ports are"
         yield Case(
@@ -94,14 +95,14 @@ def nccl_shm_disabled(snapshot: Snapshot) -> Iterator[Case]:
     source="NVIDIA, NCCL User Guide, Environment Variables",
 )
 def nccl_setting_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
-    """Compare settings that say how NCCL communicates."""
+    """Compare settings that control how NCCL communicates."""
     settings = {
-        vm: one.host.nccl_settings
-        for vm, one in snapshots.items()
-        if not isinstance(one.host.nccl_settings, Unknown)
+        vm: snapshot.host.nccl_settings
+        for vm, snapshot in snapshots.items()
+        if not isinstance(snapshot.host.nccl_settings, Unknown)
     }
     readable = {vm: snapshots[vm] for vm in settings}
-    for name in sorted({name for one in settings.values() for name in one}):
+    for name in sorted({name for of_vm in settings.values() for name in of_vm}):
         if name.startswith(_MAY_DIFFER):
             continue
 

@@ -11,8 +11,8 @@ from workbench.resources import Gpu, Snapshot, Unknown
 from workbench.resources.gpus.records import Fabric, NvLinks
 from workbench.resources.gpus.vgpu import VgpuProfile
 
-# Models of which every GPU has all links of its generation (NVIDIA's data sheets: V100 6,
-# A100 12, H100 18), by the beginning of the name that the driver reports.
+# Number of links by the beginning of the name that the driver reports. Every GPU of these models
+# has all links of its generation (NVIDIA's data sheets: V100 6, A100 12, H100 18).
 _LINKS_OF_MODEL = {
     "Tesla V100-SXM": 6,
     "NVIDIA A100-SXM": 12,
@@ -62,7 +62,7 @@ def nvlink_fewer_than_model(gpu: Gpu) -> Case | None:
         return None
     names = (name for name in _LINKS_OF_MODEL if gpu.name.startswith(name))
     expected = _LINKS_OF_MODEL.get(next(names, ""), 0)
-    listed = len(gpu.known_links)  # 0 if they are not known
+    listed = len(gpu.known_links)  # 0 if the links are unknown
     if listed == 0 or listed >= expected:
         return None
     return Case(f"{listed} NVLinks, where {gpu.name} has {expected}")
@@ -75,19 +75,19 @@ def nvlink_fewer_than_model(gpu: Gpu) -> Case | None:
     source="NVIDIA, NVLink (nvidia.com): A100 PCIe in two-GPU configurations",
 )
 def bridged_pairs(snapshot: Snapshot) -> Iterator[Case]:
-    """Find several pairs of GPUs, each with NVLinks to its partner only."""
+    """Find several pairs of GPUs, each GPU with NVLinks to its partner only."""
     partner = {gpu.pci_address: _partner(gpu) for gpu in snapshot.gpus}
     index = {gpu.pci_address: gpu.index for gpu in snapshot.gpus}
     pairs = sorted(
-        (index[one], index[other])
-        for one, other in partner.items()
-        if other is not None and partner.get(other) == one and index[one] < index[other]
+        (index[address], index[other])
+        for address, other in partner.items()
+        if other is not None and partner.get(other) == address and index[address] < index[other]
     )
     if len(pairs) < 2:
         return
-    joined = ", ".join(f"{first}-{second}" for first, second in pairs)
+    pair_texts = ", ".join(f"{first}-{second}" for first, second in pairs)
     yield Case(
-        f"NVLink joins the pairs {joined}, and nothing joins the pairs to one another",
+        f"NVLink joins the pairs {pair_texts}, and nothing joins the pairs to one another",
         gpu_names(index for pair in pairs for index in pair),
         cure="Train on one pair if that is enough, for example with "
         f"`CUDA_VISIBLE_DEVICES={pairs[0][0]},{pairs[0][1]}`; for all GPUs at NVLink's speed ask "
@@ -117,7 +117,7 @@ def _partner(gpu: Gpu) -> str | None:
 )
 @each_gpu
 def fabric_not_ready(gpu: Gpu) -> Case | None:
-    """Find GPUs whose registration with the fabric has not finished, or has failed."""
+    """Find GPUs that have not finished their registration with the fabric, or failed to."""
     fabric = gpu.nvlink.fabric if isinstance(gpu.nvlink, NvLinks) else None
     if not isinstance(fabric, Fabric):
         return None
@@ -137,20 +137,23 @@ def fabric_not_ready(gpu: Gpu) -> Case | None:
     source="NVIDIA, Fabric Manager User Guide",
 )
 def p2p_refused(snapshot: Snapshot) -> Iterator[Case]:
-    """Find pairs with NVLinks, or of vGPUs that may use them, that have no P2P over NVLink."""
+    """Find pairs with NVLinks, or of vGPUs that may use them, without P2P over NVLink."""
     if isinstance(snapshot.gpu_pairs, Unknown):
         return
     gpus = {gpu.index: gpu for gpu in snapshot.gpus}
-    found: dict[tuple[str, bool], list[str]] = {}
+    pairs_by_answer: dict[tuple[str, bool], list[str]] = {}
     for pair in snapshot.gpu_pairs:
-        one, other, answer = gpus.get(pair.first), gpus.get(pair.second), pair.p2p_nvlink
-        if one is None or other is None or suggests_unified_memory(pair, one, other):
+        first = gpus.get(pair.first)
+        second = gpus.get(pair.second)
+        answer = pair.p2p_nvlink
+        if first is None or second is None or suggests_unified_memory(pair, first, second):
             continue  # `unified_memory_on` reports these pairs
-        if isinstance(answer, str) and answer != "ok" and _should_have_p2p(one, other):
-            pairs = found.setdefault((answer, one.form == "vgpu"), [])
+        if isinstance(answer, str) and answer != "ok" and _should_have_p2p(first, second):
+            pairs = pairs_by_answer.setdefault((answer, first.form == "vgpu"), [])
             pairs.append(f"{pair.first}-{pair.second}")
-    for (answer, are_vgpus), pairs in found.items():
-        evidence, subject = f"peer-to-peer over NVLink is {answer}", pair_names(pairs)
+    for (answer, are_vgpus), pairs in pairs_by_answer.items():
+        evidence = f"peer-to-peer over NVLink is {answer}"
+        subject = pair_names(pairs)
         if are_vgpus:
             yield Case(
                 f"{evidence}, though their profiles permit it",
@@ -163,9 +166,11 @@ def p2p_refused(snapshot: Snapshot) -> Iterator[Case]:
             yield Case(f"{evidence}, though their links are up", subject)
 
 
-def _should_have_p2p(one: Gpu, other: Gpu) -> bool:
-    if one.form == other.form == "vgpu":
-        return all(isinstance(x.vgpu, VgpuProfile) and x.vgpu.p2p is True for x in (one, other))
-    if {one.form, other.form} - {"whole", "passthrough"}:
+def _should_have_p2p(first: Gpu, second: Gpu) -> bool:
+    if first.form == second.form == "vgpu":
+        return all(
+            isinstance(gpu.vgpu, VgpuProfile) and gpu.vgpu.p2p is True for gpu in (first, second)
+        )
+    if {first.form, second.form} - {"whole", "passthrough"}:
         return False
-    return one.is_linked(other)
+    return first.is_linked(second)

@@ -1,4 +1,4 @@
-"""Rules about PCIe and NUMA: how far GPUs, RDMA ports and CPUs are apart, and what is between."""
+"""Rules about PCIe and NUMA: the paths between GPUs, RDMA ports and CPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from workbench.resources.pcie.records import SYSFS, GpuDirect, Pcie
 
 _LEVEL_SETTING = "NCCL_NET_GDR_LEVEL"
 _DISTANCES = ("PIX", "PXB", "PHB", "SYS")
-_DMA_BUF_LINUX = (5, 12)  # the first Linux with dma-buf for RDMA; distributions may backport it
+_DMA_BUF_LINUX = (
+    5,
+    12,
+)  # the first Linux with dma-buf for RDMA, unless a distribution backports it
 
 
 @rule(
@@ -25,25 +28,25 @@ _DMA_BUF_LINUX = (5, 12)  # the first Linux with dma-buf for RDMA; distributions
 def gpu_nic_too_far(snapshot: Snapshot) -> Iterator[Case]:
     """Find GPUs that are too far from every RDMA port of this VM, by NCCL's rule.
 
-    One near port is enough for a GPU: on a board of eight most are far from most.
+    One near port is enough for a GPU: on a board of eight GPUs, most ports are far from a GPU.
     """
     rdma = snapshot.known_pcie.rdma_addresses
     by_gpu: dict[str, list[GpuDirect]] = {}
     for pair in snapshot.known_pcie.gpudirect:
         if pair.nic in rdma:
             by_gpu.setdefault(pair.gpu, []).append(pair)
-    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    gpus_by_reason: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for gpu, pairs in by_gpu.items():
         if all(pair.possible is False for pair in pairs):
             reason = min((pair.why.split(";")[0] for pair in pairs), key=_distance_rank)
             nearest = (pair.nic for pair in pairs if pair.why.startswith(reason))
             names = tuple(pci_name(snapshot, nic) for nic in nearest)
-            found.setdefault((reason, names), []).append(gpu)
-    for (reason, names), gpus in found.items():
+            gpus_by_reason.setdefault((reason, names), []).append(gpu)
+    for (reason, names), gpus in gpus_by_reason.items():
         yield Case(
             f"no RDMA port is near enough; the nearest: {first_of(names)}, where {reason}",
             gpu_names_at(snapshot, gpus),
-            cure=_distance_cure(reason),
+            cure=_distance_fix(reason),
         )
 
 
@@ -53,7 +56,7 @@ def _distance_rank(reason: str) -> int:
     return _DISTANCES.index(word) if word in _DISTANCES else len(_DISTANCES)
 
 
-def _distance_cure(reason: str) -> str:
+def _distance_fix(reason: str) -> str:
     level = reason.split()[0]
     if _LEVEL_SETTING in reason:
         return f"Unset {_LEVEL_SETTING} in the environment and in nccl.conf, or set it to {level}."
@@ -76,7 +79,8 @@ def _distance_cure(reason: str) -> str:
 )
 def peer_memory_missing(snapshot: Snapshot) -> Iterator[Case]:
     """Find GPUs near an NVIDIA NIC on a VM with neither nvidia_peermem nor dma-buf."""
-    gpus, reason = _gpus_near_nvidia_ports(snapshot), _no_dma_buf(snapshot)
+    gpus = _gpus_near_nvidia_ports(snapshot)
+    reason = _no_dma_buf(snapshot)
     if gpus and reason is not None:
         severity, words = reason
         yield Case(
@@ -87,7 +91,7 @@ def peer_memory_missing(snapshot: Snapshot) -> Iterator[Case]:
 
 
 def _gpus_near_nvidia_ports(snapshot: Snapshot) -> list[str]:
-    """Return the addresses of GPUs that may use GPUDirect RDMA with a port of NVIDIA's."""
+    """Return the addresses of GPUs that may use GPUDirect RDMA with a port of an NVIDIA NIC."""
     pcie = snapshot.known_pcie
     nvidias = {nic.pci_address for nic in snapshot.nics if str(nic.driver).startswith("mlx")}
     ports = pcie.rdma_addresses & nvidias
@@ -102,7 +106,7 @@ def _gpus_near_nvidia_ports(snapshot: Snapshot) -> list[str]:
 
 
 def _no_dma_buf(snapshot: Snapshot) -> tuple[Severity, str] | None:
-    """Return why nothing opens GPU memory to a NIC, and how certain that is."""
+    """Return the severity, and why a NIC cannot access GPU memory; None if it can, or may."""
     host = snapshot.host
     if host.peer_memory_modules != () or isinstance(host.nvidia_module, Unknown):
         return None
@@ -123,7 +127,7 @@ def _no_dma_buf(snapshot: Snapshot) -> tuple[Severity, str] | None:
 def acs_redirect(snapshot: Snapshot) -> Iterator[Case]:
     """Find ACS redirection between a GPU and an RDMA port under one switch, on bare metal.
 
-    A VM needs ACS on its host, and then ATS: see `ats_off`.
+    Below a VM, the host needs ACS; the VM's NICs then need ATS, see `ats_off`.
     """
     pcie = snapshot.known_pcie
     if snapshot.host.hypervisor != "none":
@@ -147,11 +151,19 @@ def acs_redirect(snapshot: Snapshot) -> Iterator[Case]:
 def _redirecting_bridges(pcie: Pcie, pair: GpuDirect) -> list[str]:
     """Return the redirecting bridges between two devices that share a switch."""
     tree = pcie.tree(SYSFS)
-    distances = [x.distance for x in pcie.between(pair.gpu, pair.nic) if x.source == SYSFS]
+    distances = [
+        distance.distance
+        for distance in pcie.between(pair.gpu, pair.nic)
+        if distance.source == SYSFS
+    ]
     if tree is None or distances not in (["PIX"], ["PXB"]):
         return []
     between = set(tree.above(pair.gpu)) ^ set(tree.above(pair.nic))
-    return [x.address for x in tree.devices if x.address in between and x.acs == "redirect"]
+    return [
+        device.address
+        for device in tree.devices
+        if device.address in between and device.acs == "redirect"
+    ]
 
 
 @rule(
@@ -164,13 +176,16 @@ def _redirecting_bridges(pcie: Pcie, pair: GpuDirect) -> list[str]:
     "Configuration for AI Inference, ATS and ACS configuration",
 )
 def ats_off(snapshot: Snapshot) -> Iterator[Case]:
-    """Find RDMA devices of a VM that have ATS but not switched on, and may use GPUDirect RDMA."""
-    pcie, hypervisor = snapshot.known_pcie, snapshot.host.hypervisor
+    """Find RDMA devices of a VM that may use GPUDirect RDMA, and have ATS switched off."""
+    pcie = snapshot.known_pcie
+    hypervisor = snapshot.host.hypervisor
     if isinstance(hypervisor, Unknown) or hypervisor == "none":
         return
     used = {pair.nic for pair in pcie.gpudirect if pair.possible is not False}
     used &= pcie.rdma_addresses
-    off = [one.address for one in pcie.devices if one.address in used and one.ats == "off"]
+    off = [
+        device.address for device in pcie.devices if device.address in used and device.ats == "off"
+    ]
     if off:
         names = ", ".join(pci_name(snapshot, address) for address in off)
         yield Case(f"ATS is off at {', '.join(off)}", names)
@@ -183,16 +198,16 @@ def ats_off(snapshot: Snapshot) -> Iterator[Case]:
     source="NVIDIA, NCCL User Guide, NCCL_IGNORE_CPU_AFFINITY; PyTorch, Performance Tuning Guide",
 )
 def gpu_on_other_numa_node(snapshot: Snapshot) -> Iterator[Case]:
-    """Find GPUs on NUMA nodes none of whose CPUs this process may run on."""
+    """Find GPUs on a NUMA node without any CPU in the affinity mask of this process."""
     usable = snapshot.host.usable_numa_nodes
     if isinstance(usable, Unknown) or not usable:
         return
-    found: dict[int, set[int]] = {}
+    gpus_by_node: dict[int, set[int]] = {}
     for gpu, device in gpus_in_sysfs(snapshot):
         node = device.numa_node
         if isinstance(node, int) and node not in usable:
-            found.setdefault(node, set()).add(gpu.index)
-    for node, indices in found.items():
+            gpus_by_node.setdefault(node, set()).add(gpu.index)
+    for node, indices in gpus_by_node.items():
         yield Case(
             f"on NUMA node {node}; this process may run on CPUs of node "
             f"{', '.join(map(str, usable))} only",
@@ -213,8 +228,9 @@ def gpu_on_other_numa_node(snapshot: Snapshot) -> Iterator[Case]:
     source="QEMU, docs/pci_expander_bridge.txt; NVIDIA, NCCL User Guide, NCCL_TOPO_FILE",
 )
 def numa_unknown_in_vm(snapshot: Snapshot) -> Iterator[Case]:
-    """Find VMs with several GPUs that have no NUMA node, and no topology file that shows it."""
-    hypervisor, pcie = snapshot.host.hypervisor, snapshot.known_pcie
+    """Find VMs with several GPUs of unknown NUMA node, without a topology file that shows it."""
+    hypervisor = snapshot.host.hypervisor
+    pcie = snapshot.known_pcie
     if isinstance(hypervisor, Unknown) or hypervisor == "none":
         return
     gpus = [

@@ -1,8 +1,8 @@
-"""Rules about VMware's paravirtual RDMA adapters: what each VM needs, and what all VMs need.
+"""Rules about VMware's paravirtual RDMA adapters, for one VM and for several VMs.
 
 An adapter has two PCI functions in one slot: function 0 is a VMXNET3 adapter, which has the
-interface and its addresses, and function 1 has the RDMA device. Which method PVRDMA uses between
-two VMs (memory copies on one ESXi host, RDMA, or TCP) the guest does not see.
+interface and its addresses, and function 1 has the RDMA device. The guest does not see which
+method PVRDMA uses between two VMs (memory copies on one ESXi host, RDMA, or TCP).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ PVRDMA_DOWN = (
     "administrator whether the adapter is connected to a vSphere Distributed Switch whose only "
     "uplink is an RDMA adapter, and whether a VMkernel adapter is tagged for PVRDMA."
 )
-_VMWARE, _PVRDMA, _VMXNET3 = "0x15ad", "0x0820", "0x07b0"
+_VMWARE = "0x15ad"
+_PVRDMA = "0x0820"
+_VMXNET3 = "0x07b0"
 _SUPPORT = "VMware, vSphere Networking 8.0, PVRDMA Support"
 _DRIVER = "Linux kernel, drivers/infiniband/hw/vmw_pvrdma/pvrdma_main.c"
 
@@ -31,44 +33,46 @@ _DRIVER = "Linux kernel, drivers/infiniband/hw/vmw_pvrdma/pvrdma_main.c"
     source=f"{_DRIVER}, pvrdma_pci_probe",
 )
 def pvrdma_without_device(snapshot: Snapshot) -> Iterator[Case]:
-    """Find PVRDMA functions without an RDMA device, and why the driver made none."""
-    functions = {one.address: one for one in snapshot.known_pcie.devices}
-    for one in functions.values():
-        if (one.vendor, one.device) != (_VMWARE, _PVRDMA) or one.rdma_devices != ():
+    """Find PVRDMA functions without an RDMA device, with the reason."""
+    functions = {device.address: device for device in snapshot.known_pcie.devices}
+    for device in functions.values():
+        if (device.vendor, device.device) != (_VMWARE, _PVRDMA) or device.rdma_devices != ():
             continue
-        partner = f"{one.address.rpartition('.')[0]}.0"
-        found = functions.get(partner)
+        partner_address = f"{device.address.rpartition('.')[0]}.0"
+        partner = functions.get(partner_address)
         yield Case(
-            f"the PVRDMA adapter {one.address} has no RDMA device" + _why(snapshot, found, partner),
+            f"the PVRDMA adapter {device.address} has no RDMA device"
+            + _reason_text(snapshot, partner, partner_address),
             cure="Ask the administrator to remove the adapter and to add it again as a network "
             "adapter of type PVRDMA, which creates both functions."
-            if _is_other(found)
-            else f"{_load(snapshot, partner)}`dmesg | grep -i pvrdma` shows why the driver "
-            "refuses it.",
+            if _is_no_vmxnet3(partner)
+            else f"{_modules_to_load(snapshot, partner_address)}`dmesg | grep -i pvrdma` shows why "
+            "the driver refuses it.",
         )
 
 
-def _is_other(partner: PciDevice | None) -> bool:
-    """Whether function 0 of the slot is missing, or is known to be no VMXNET3 adapter."""
+def _is_no_vmxnet3(partner: PciDevice | None) -> bool:
+    """Return whether function 0 of the slot is missing, or is known to be no VMXNET3 adapter."""
     if partner is None:
         return True
     kind = (partner.vendor, partner.device)
-    return kind != (_VMWARE, _VMXNET3) and not any(isinstance(one, Unknown) for one in kind)
+    return kind != (_VMWARE, _VMXNET3) and not any(isinstance(part, Unknown) for part in kind)
 
 
-def _why(snapshot: Snapshot, found: PciDevice | None, partner: str) -> str:
-    if _is_other(found):
-        return f": its partner {partner} is no VMXNET3 adapter"
-    if not _has_interface(snapshot, partner):
-        return f": its partner {partner} has no interface"
+def _reason_text(snapshot: Snapshot, partner: PciDevice | None, partner_address: str) -> str:
+    """Return why the driver made no RDMA device, as a clause; empty if that is unknown."""
+    if _is_no_vmxnet3(partner):
+        return f": its partner {partner_address} is no VMXNET3 adapter"
+    if not _has_interface(snapshot, partner_address):
+        return f": its partner {partner_address} has no interface"
     if snapshot.host.pvrdma_module is False:
         return ": the module vmw_pvrdma is not loaded"
     return ""
 
 
-def _load(snapshot: Snapshot, partner: str) -> str:
-    """Return what to load, as the beginning of a cure."""
-    first = "" if _has_interface(snapshot, partner) else "vmxnet3, and then "
+def _modules_to_load(snapshot: Snapshot, partner_address: str) -> str:
+    """Return which modules to load, as the beginning of a fix."""
+    first = "" if _has_interface(snapshot, partner_address) else "vmxnet3, and then "
     if not first and snapshot.host.pvrdma_module is True:
         return ""
     return f"Load {first}vmw_pvrdma (`sudo modprobe -a vmxnet3 vmw_pvrdma`). "
@@ -85,7 +89,7 @@ def _has_interface(snapshot: Snapshot, address: str) -> bool:
     source=_DRIVER,
 )
 def pvrdma_without_ip(snapshot: Snapshot) -> Iterator[Case]:
-    """Find active PVRDMA ports whose GIDs have link-local addresses only."""
+    """Find active PVRDMA ports with GIDs of link-local addresses only."""
     for nic in snapshot.nics:
         if not is_pvrdma(nic) or nic.state != "active" or not nic.gids:
             continue
@@ -129,7 +133,7 @@ def pvrdma(snapshot: Snapshot) -> Iterator[Case]:
 
 
 def _adapters(snapshot: Snapshot) -> str | None:
-    """Return which kind of adapter the active RDMA ports of a VM have; None without any."""
+    """Return the kind of adapter of a VM's active RDMA ports; None unless there is one kind."""
     kinds = {is_pvrdma(nic) for nic in active_ports(snapshot)}
     if len(kinds) != 1:
         return None
@@ -137,9 +141,9 @@ def _adapters(snapshot: Snapshot) -> str | None:
 
 
 def _networks(snapshot: Snapshot) -> str | None:
-    """Return the IPv4 networks of a VM's active PVRDMA ports; None if they are not known."""
+    """Return the IPv4 networks of a VM's active PVRDMA ports; None if they are unknown."""
     ports = [nic for nic in active_ports(snapshot) if is_pvrdma(nic)]
-    networks = {one for nic in ports for one in _networks_of(nic)}
+    networks = {network for nic in ports for network in _networks_of(nic)}
     return f"PVRDMA in {', '.join(sorted(networks))}" if networks else None
 
 
@@ -152,7 +156,7 @@ PVRDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "pvrdma_unlike",
         "warning",
         _adapters,
-        what="whether the active RDMA ports are PVRDMA adapters",
+        compared="whether the active RDMA ports are PVRDMA adapters",
         why="PVRDMA reaches adapters of another kind (native endpoints) only from vSphere 7.0 "
         "Update 1 on, with virtual hardware version 18 and an adapter that supports RDMA "
         "namespaces. Otherwise these VMs use TCP with each other.",
@@ -164,7 +168,7 @@ PVRDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "pvrdma_unlike",
         "warning",
         _networks,
-        what="the IPv4 networks of the active PVRDMA ports",
+        compared="the IPv4 networks of the active PVRDMA ports",
         why="PVRDMA works between VMs on one vSphere Distributed Switch. Different subnets are "
         "usually different port groups or VLANs: RoCE v1 does not reach the other one, and RoCE "
         "v2 does only with a router.",

@@ -12,12 +12,13 @@ from workbench.resources.nccl_ports import settings_of
 from workbench.resources.nics.records import is_pvrdma
 from workbench.resources.usage import NicUse, Sample
 
-# RoCE packets carry up to 4096 bytes; with headers that needs an Ethernet MTU of 4200.
+# RoCE packets carry up to 4096 bytes. With their headers, they need an Ethernet MTU of 4200.
 _ENOUGH_ROCE_MTU = 4200
-# Drivers whose Ethernet ports use RoCE. Others, such as irdma, may use iWARP.
+# Drivers of Ethernet ports that use RoCE. Others, such as irdma, may use iWARP.
 _ROCE_DRIVERS = ("mlx4_core", "mlx5_core", "bnxt_en", "vmw_pvrdma")
-_GID_INDEX, _ROCE_VERSION = "NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM"
-_CONTAINER_CURE = (
+_GID_INDEX = "NCCL_IB_GID_INDEX"
+_ROCE_VERSION = "NCCL_IB_ROCE_VERSION_NUM"
+_CONTAINER_FIX = (
     "`docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 ...`; in "
     "Kubernetes a resource of an RDMA device plugin."
 )
@@ -29,7 +30,7 @@ _LOST_PACKETS = (
     "out_of_buffer",
 )
 _BAD_SIGNAL = ("port_rcv_errors", "symbol_error", "link_downed", "link_error_recovery")
-_LEAST_ERRORS_PER_S = 1.0  # single errors are normal
+_MIN_ERRORS_PER_S = 1.0  # single errors are normal
 
 
 @rule(
@@ -93,7 +94,7 @@ def rdma_port_slow(snapshot: Snapshot) -> Iterator[Case]:
     source="NVIDIA, MLNX_OFED documentation, RDMA over Converged Ethernet",
 )
 def roce_mtu(snapshot: Snapshot) -> Iterator[Case]:
-    """Find RoCE interfaces whose MTU is too small for RoCE's packets of 4096 bytes."""
+    """Find RoCE interfaces with an MTU that is too small for RoCE's packets of 4096 bytes."""
     for nic in snapshot.roce_ports:
         if isinstance(nic.mtu, int) and nic.mtu < _ENOUGH_ROCE_MTU:
             yield Case(
@@ -111,18 +112,19 @@ def roce_mtu(snapshot: Snapshot) -> Iterator[Case]:
 )
 def rdma_without_device_nodes(snapshot: Snapshot) -> Iterator[Case]:
     """Find RDMA devices without a `uverbs` node in /dev/infiniband, as in a plain container."""
-    nodes, container = snapshot.host.rdma_device_nodes, snapshot.host.container
+    nodes = snapshot.host.rdma_device_nodes
+    container = snapshot.host.container
     rdma = sorted({str(nic.rdma_device) for nic in snapshot.nics if nic.kind == "rdma"})
-    if not rdma or isinstance(nodes, Unknown) or any(x.startswith("uverbs") for x in nodes):
+    if not rdma or isinstance(nodes, Unknown) or any(node.startswith("uverbs") for node in nodes):
         return
     in_container = isinstance(container, str) and container != "none"
     yield Case(
         f"sysfs shows {', '.join(rdma)}, but /dev/infiniband has no uverbs device",
         f"the {container} container" if in_container else "this VM",
-        cure=_CONTAINER_CURE
+        cure=_CONTAINER_FIX
         if in_container
         else "`sudo modprobe ib_uverbs`, and to make it permanent `ib_uverbs` as a line in "
-        f"/etc/modules-load.d. In a container: {_CONTAINER_CURE}",
+        f"/etc/modules-load.d. In a container: {_CONTAINER_FIX}",
     )
 
 
@@ -133,10 +135,10 @@ def rdma_without_device_nodes(snapshot: Snapshot) -> Iterator[Case]:
     source="NVIDIA, MLNX_OFED documentation, RDMA over Converged Ethernet, GID table population",
 )
 def roce_without_v2_gid(snapshot: Snapshot) -> Iterator[Case]:
-    """Find active RoCE ports whose GID table has no entry for RoCE v2."""
+    """Find active RoCE ports without an entry for RoCE v2 in their GID table."""
     for nic in snapshot.roce_ports:
-        known = all(isinstance(gid.type, str) for gid in nic.gids)
-        if nic.driver not in _ROCE_DRIVERS or not known or nic.state != "active":
+        types_known = all(isinstance(gid.type, str) for gid in nic.gids)
+        if nic.driver not in _ROCE_DRIVERS or not types_known or nic.state != "active":
             continue
         if any(gid.type == "RoCE v2" for gid in nic.gids):
             continue
@@ -166,9 +168,10 @@ def roce_without_v2_gid(snapshot: Snapshot) -> Iterator[Case]:
     "NVIDIA, MLNX_OFED documentation, RDMA over Converged Ethernet",
 )
 def roce_v1_gid(snapshot: Snapshot) -> Iterator[Case]:
-    """Find RoCE ports with a v2 GID where NCCL's settings select one of version 1."""
+    """Find RoCE ports with a v2 GID where NCCL's settings select a GID of version 1."""
     for nic in snapshot.roce_ports:
-        selected, better = _selected_v1_gid(snapshot, nic), _first_gid(nic, "v2")
+        selected = _selected_v1_gid(snapshot, nic)
+        better = _first_gid(nic, "v2")
         if selected is None or better is None:
             continue
         setting, gid = selected
@@ -204,9 +207,10 @@ def _has_version(gid: Gid, version: str) -> bool:
 
 @rule("warning", source="NVIDIA, Understanding mlx5 Linux counters and status parameters")
 def rdma_errors(sample: Sample) -> Iterator[Case]:
-    """Find ports whose counters of lost packets or bad signal rise by one a second or more."""
+    """Find ports with counters of lost packets or bad signal that rise by one a second or more."""
     for nic in sample.nics:
-        lost, bad_signal = _rising(nic, _LOST_PACKETS), _rising(nic, _BAD_SIGNAL)
+        lost = _rising(nic, _LOST_PACKETS)
+        bad_signal = _rising(nic, _BAD_SIGNAL)
         if bad_signal:
             yield Case(
                 ", ".join([*lost, *bad_signal]),
@@ -234,5 +238,5 @@ def _rising(nic: NicUse, names: tuple[str, ...]) -> list[str]:
     return [
         f"{name} {rate:.0f}/s"
         for name, rate in rates.items()
-        if not isinstance(rate, Unknown) and rate >= _LEAST_ERRORS_PER_S
+        if not isinstance(rate, Unknown) and rate >= _MIN_ERRORS_PER_S
     ]

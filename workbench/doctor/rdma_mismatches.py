@@ -25,7 +25,7 @@ _IGNORE_SETTING = "NCCL_IGNORE_NET_MISMATCH"
 
 
 def _of_each_port(read: Callable[[Nic], str | None]) -> Read:
-    """Turn a value of one port into a value of a VM: those of its active RDMA ports."""
+    """Turn a value of one port into a value of a VM: the values of its active RDMA ports."""
 
     def read_all(snapshot: Snapshot) -> str | None:
         values = [read(nic) for nic in active_ports(snapshot)]
@@ -53,7 +53,7 @@ def _firmware(nic: Nic) -> str | None:
 
 
 def _port_states(snapshot: Snapshot) -> list[object] | None:
-    """Return the states of the RDMA ports; None if one, or whether there are any, is unknown."""
+    """Return the states of the RDMA ports; None if a state or the list of ports is unknown."""
     if is_unknown(snapshot, "nics") or snapshot.is_topology_file:
         return None
     states: list[object] = [nic.state for nic in snapshot.nics if nic.kind == "rdma"]
@@ -78,43 +78,45 @@ def _gpudirect(snapshot: Snapshot) -> str | None:
 
 @rule("info", name=_NAME, source=_SOURCE)
 def link_layer_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
-    """Compare link layers; a difference is as bad as what it costs: nothing, speed, or all."""
+    """Compare link layers. The severity depends on the cost: none, speed, or the connection."""
     common = common_layer(snapshots.values())
     for case in mismatch_cases(snapshots, _of_each_port(_link_layer)):
         severity: Severity = "info"
-        why = f"Collectives use {common}, which all VMs have; the other ports are excluded."
+        cost = f"Collectives use {common}, which all VMs have; the other ports are excluded."
         cure = "No change is needed."
         if common is None:
             severity = "error"
-            why = (
+            cost = (
                 "InfiniBand and RoCE cannot communicate with each other: the ranks find no common "
                 "network, or fall back to TCP."
             )
             cure = "Ask for VMs on one fabric, or leave the other VMs out of `--hosts`."
-        elif any(common_layer([one]) not in (None, common) for one in snapshots.values()):
+        elif any(common_layer([vm]) not in (None, common) for vm in snapshots.values()):
             severity = "warning"
-            why = (
+            cost = (
                 f"Collectives use {common}, which all VMs have; the faster ports of some VMs are "
                 "not used."
             )
             cure = "Ask for VMs whose fastest ports have the same link layer."
-        yield replace(case, severity=severity, why=why, cure=cure)
+        yield replace(case, severity=severity, why=cost, cure=cure)
 
 
 def _must_match_on_common_layer(
-    severity: Severity, read: Read, *, what: str, why: str, cure: str
+    severity: Severity, read: Read, *, compared: str, why: str, cure: str
 ) -> Rule[Mapping[str, Snapshot]]:
     """Return the rule that a value of RDMA ports must be the same on all VMs.
 
-    `what` names the value. Ports that ranks exclude are skipped, such as those for storage on
+    `compared` names the value. Ports that ranks exclude are skipped, such as ports for storage on
     another fabric.
     """
 
     def check(snapshots: Mapping[str, Snapshot]) -> list[Case]:
         layer = common_layer(snapshots.values())
-        return mismatch_cases(snapshots, lambda one: read(_without_other_layers(one, layer)))
+        return mismatch_cases(
+            snapshots, lambda snapshot: read(_without_other_layers(snapshot, layer))
+        )
 
-    check.__doc__ = f"Compare {what}, of the link layer that all VMs have."
+    check.__doc__ = f"Compare {compared}, of the link layer that all VMs have."
     return Rule(_NAME, check, severity, why, cure, _SOURCE)
 
 
@@ -138,13 +140,22 @@ def _without_other_layers(snapshot: Snapshot, layer: str | None) -> Snapshot:
     source="NVIDIA/nccl, issues 1277, 1363 and 2428",
 )
 def nic_set_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
-    """Find VMs with as many active ports, of which NCCL uses others, or in another order."""
-    vms = {vm: one for vm, one in snapshots.items() if _port_states(one) and _uses_rdma(one)}
+    """Find VMs with equal numbers of active ports, but other ports or another order for NCCL."""
+    vms = {
+        vm: snapshot
+        for vm, snapshot in snapshots.items()
+        if _port_states(snapshot) and _uses_rdma(snapshot)
+    }
     layer = common_layer(vms.values())
-    active = {sum(port.link_layer == layer for port in active_ports(one)) for one in vms.values()}
-    if layer is None or len(active) > 1:
-        return  # `rdma_unlike` reports that
-    ignoring = [vm for vm, one in vms.items() if is_on(settings_of(one).get(_IGNORE_SETTING))]
+    port_counts = {
+        sum(port.link_layer == layer for port in active_ports(snapshot))
+        for snapshot in vms.values()
+    }
+    if layer is None or len(port_counts) > 1:
+        return  # `rdma_unlike` reports this case
+    ignoring = [
+        vm for vm, snapshot in vms.items() if is_on(settings_of(snapshot).get(_IGNORE_SETTING))
+    ]
     silently = f", without an error, as {_IGNORE_SETTING} is set on {', '.join(ignoring)}"
     for case in mismatch_cases(vms, partial(_nccl_ports, layer)):
         yield replace(
@@ -163,7 +174,7 @@ def _uses_rdma(snapshot: Snapshot) -> bool:
 def _nccl_ports(layer: str, snapshot: Snapshot) -> str:
     ports = ports_in_use(snapshot, layer)
     words = f"{count(len(ports), 'RDMA port')} for NCCL"
-    if len(ports) > 1:  # a single port is paired whatever its name
+    if len(ports) > 1:  # the name of a single port does not matter
         several_rates = len({port.rate_gbps for port in ports}) > 1
         names = ", ".join(_port_name(port, with_rate=several_rates) for port in ports)
         words += f" ({names})"
@@ -177,15 +188,15 @@ def _port_name(port: Nic, *, with_rate: bool) -> str:
 
 
 def _missing_device_nodes(snapshot: Snapshot) -> str:
-    """Return a clause if there are fewer device nodes than devices, as in some containers."""
+    """Return a clause if device nodes are missing, as in some containers; otherwise ""."""
     nodes = snapshot.host.rdma_device_nodes
     devices = {str(nic.rdma_device) for nic in snapshot.nics if nic.kind == "rdma"}
     if isinstance(nodes, Unknown):
         return ""
-    opened = sum(node.startswith("uverbs") for node in nodes)
-    if opened >= len(devices):
+    node_count = sum(node.startswith("uverbs") for node in nodes)
+    if node_count >= len(devices):
         return ""
-    return f", {opened} of {len(devices)} devices below /dev/infiniband"
+    return f", {node_count} of {len(devices)} devices below /dev/infiniband"
 
 
 RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
@@ -193,7 +204,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _must_match_on_common_layer(
         "warning",
         _active_ports,
-        what="the numbers of active RDMA ports",
+        compared="the numbers of active RDMA ports",
         why="If one VM has no RDMA, or fewer ports, the others fall back to what it has: TCP, or "
         "fewer links. NCCL pairs ports by their order: with one more on one side, ranks may wait "
         "without end (NVIDIA/nccl, issues 1277 and 2428).",
@@ -203,7 +214,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _must_match_on_common_layer(
         "warning",
         _of_each_port(_rate),
-        what="the rates of the active RDMA ports",
+        compared="the rates of the active RDMA ports",
         why="Every collective is as fast as the slowest link in its ring.",
         cure="`ibstat` or `ethtool` on those VMs; ask the administrator to check the cable, the "
         "switch port or the virtual function's rate limit (`ip link show`, max_tx_rate).",
@@ -211,7 +222,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _must_match_on_common_layer(
         "warning",
         _of_each_port(_mtu),
-        what="the MTUs of the active RDMA ports",
+        compared="the MTUs of the active RDMA ports",
         why="Over TCP, frames above the smaller MTU are lost; RoCE uses the smaller one for each "
         "connection, and is slower for it.",
         cure="The same on every VM: `sudo ip link set dev INTERFACE mtu 9000`, and on the switch.",
@@ -219,7 +230,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _must_match_on_common_layer(
         "info",
         _of_each_port(_firmware),
-        what="the models and firmware versions of the active RDMA ports",
+        compared="the models and firmware versions of the active RDMA ports",
         why="Errors and rates that occur on some VMs only often come from another firmware.",
         cure="`mlxfwmanager --query` on the host of each; ask the administrator for the same "
         "version.",
@@ -229,7 +240,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "gpudirect_unlike",
         "warning",
         _gpudirect,
-        what="for how many GPUs GPUDirect RDMA is possible",
+        compared="for how many GPUs GPUDirect RDMA is possible",
         why="Ranks whose GPU has no near port copy every gradient through host memory; all others "
         "wait for them.",
         cure="Compare the matrices of `workbench resources` on those VMs: GPU or port in another "

@@ -1,4 +1,4 @@
-"""What a rule is: a check that returns cases, and the texts that make each case a finding."""
+"""The class of rules: a check that returns cases, and the texts that make each case a finding."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workbench.doctor.finding import Finding, Severity
 from workbench.resources import Gpu, Snapshot
 
 T = TypeVar("T")
-"""What a rule reads: a `Snapshot`, a `Sample`, or the snapshots of several VMs by name."""
+"""The input of a rule: a `Snapshot`, a `Sample`, or the snapshots of several VMs by name."""
 
 Read = Callable[[Snapshot], str | None]
-"""Returns a value of one VM in words; None if it is not known."""
+"""A function that returns a value of one VM in words; None if the value is unknown."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Case:
     evidence, subject
         As in `Finding`.
     severity, why, cure, source
-        Only where they differ from those of the rule.
+        Values for this case, where they differ from the values of the rule.
     """
 
     evidence: str
@@ -45,11 +45,11 @@ class Rule(Generic[T]):
     Attributes
     ----------
     name
-        Users see it in every finding; scripts select findings by it.
+        Users see it in every finding, and scripts select findings by it.
     check
-        Returns a case for each thing that is wrong. An unknown value is never wrong.
+        Returns a case for each problem. An unknown value is never a problem.
     severity, why, cure, source
-        As in `Finding`, for cases that have none of their own.
+        As in `Finding`. They apply to cases that do not set them.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Rule(Generic[T]):
 
     @property
     def subject(self) -> str:
-        """What the rule finds or compares, as the documentation of its check says it."""
+        """What the rule finds or compares, from the docstring of its check."""
         return " ".join((self.check.__doc__ or "").split("\n\n")[0].split())
 
     def __call__(self, evidence: T) -> Iterator[Finding]:
@@ -86,7 +86,18 @@ def rule(
     source: str = "",
     name: str | None = None,
 ) -> Callable[[Callable[[T], Iterable[Case]]], Rule[T]]:
-    """Make a check a rule, with the name of the check unless `name` is given."""
+    """Turn a check into a rule; its name is the name of the check unless `name` is given.
+
+    Examples
+    --------
+    >>> @rule("info", why="Training needs a GPU.", cure="Ask for one.", source="PyTorch")
+    ... def no_gpu(gpus):
+    ...     return [] if gpus else [Case("no GPU")]
+    >>> [(finding.rule, finding.evidence) for finding in no_gpu([])]
+    [('no_gpu', 'no GPU')]
+    >>> list(no_gpu(["GPU 0"]))
+    []
+    """
 
     def decorate(check: Callable[[T], Iterable[Case]]) -> Rule[T]:
         return Rule(name or check.__name__, check, severity, why, cure, source)
@@ -105,30 +116,30 @@ def each_gpu(check: Callable[[Gpu], Case | None]) -> Callable[[Snapshot], list[C
 
 
 def group_gpus(snapshot: Snapshot, check: Callable[[Gpu], Case | None]) -> list[Case]:
-    """Check each GPU, and return equal cases as one case about ``"GPUs 0-3"``.
+    """Check each GPU, and merge equal cases into one case about ``"GPUs 0-3"``.
 
     MIG devices of one GPU count as that GPU.
     """
-    found: dict[Case, list[int]] = {}
+    indices_by_case: dict[Case, list[int]] = {}
     for index, gpu in {gpu.index: gpu for gpu in snapshot.gpus}.items():
         case = check(gpu)
         if case is not None:
-            found.setdefault(case, []).append(index)
-    return [replace(case, subject=gpu_names(indices)) for case, indices in found.items()]
+            indices_by_case.setdefault(case, []).append(index)
+    return [replace(case, subject=gpu_names(indices)) for case, indices in indices_by_case.items()]
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A value that is not the same on all VMs.
+    """A value that differs between VMs.
 
     Attributes
     ----------
     vms
-        Names of the VMs that differ from most; of all if no value is the most frequent.
+        Names of the VMs that differ from most VMs; all VMs if no value is the most frequent.
     evidence
-        Which VM has which value.
+        The values of the VMs in words.
     values
-        The value of each VM where it is known.
+        The known values by VM.
     """
 
     vms: str
@@ -137,45 +148,57 @@ class Mismatch:
 
 
 def compare(snapshots: Mapping[str, Snapshot], read: Read) -> Mismatch | None:
-    """Compare one value of all VMs; None if it is the same wherever it is known."""
-    values = {vm: value for vm, one in snapshots.items() if (value := read(one)) is not None}
+    """Compare a value of all VMs; return None if all known values are equal."""
+    values = {
+        vm: value for vm, snapshot in snapshots.items() if (value := read(snapshot)) is not None
+    }
     vms_with: dict[str, list[str]] = {}
     for vm, value in values.items():
         vms_with.setdefault(value, []).append(vm)
     if len(vms_with) < 2:
         return None
-    most = max(map(len, vms_with.values()))
-    frequent = [value for value, vms in vms_with.items() if len(vms) == most]
-    usual = frequent[0] if len(frequent) == 1 else None
-    rare = {value: vms for value, vms in vms_with.items() if value != usual}
-    parts = [f"{first_of(vms)} {_has(vms)} {value}" for value, vms in rare.items()]
-    if usual is not None:
-        vms = vms_with[usual]
+    max_vms = max(map(len, vms_with.values()))
+    frequent = [value for value, vms in vms_with.items() if len(vms) == max_vms]
+    usual_value = frequent[0] if len(frequent) == 1 else None
+    rare_vms = {value: vms for value, vms in vms_with.items() if value != usual_value}
+    parts = [f"{first_of(vms)} {_has(vms)} {value}" for value, vms in rare_vms.items()]
+    if usual_value is not None:
+        vms = vms_with[usual_value]
         others = vms[0] if len(vms) == 1 else f"the other {len(vms)}"
-        parts.append(f"{others} {_has(vms)} {usual}")
-    return Mismatch(first_of(vm for vms in rare.values() for vm in vms), "; ".join(parts), values)
+        parts.append(f"{others} {_has(vms)} {usual_value}")
+    return Mismatch(
+        first_of(vm for vms in rare_vms.values() for vm in vms), "; ".join(parts), values
+    )
 
 
 def mismatch_cases(snapshots: Mapping[str, Snapshot], read: Read) -> list[Case]:
-    """Return one case if a value is not the same on all VMs."""
+    """Return one case if a value differs between VMs, otherwise none."""
     mismatch = compare(snapshots, read)
     return [Case(mismatch.evidence, mismatch.vms)] if mismatch else []
 
 
 def must_match(
-    name: str, severity: Severity, read: Read, *, what: str, why: str, cure: str, source: str
+    name: str, severity: Severity, read: Read, *, compared: str, why: str, cure: str, source: str
 ) -> Rule[Mapping[str, Snapshot]]:
-    """Return the rule that a value must be the same on all VMs; `what` names the value."""
+    """Return a rule that a value must be the same on all VMs; `compared` names the value."""
 
     def check(snapshots: Mapping[str, Snapshot]) -> list[Case]:
         return mismatch_cases(snapshots, read)
 
-    check.__doc__ = f"Compare {what}."
+    check.__doc__ = f"Compare {compared}."
     return Rule(name, check, severity, why, cure, source)
 
 
 def summary(values: list[str]) -> str | None:
-    """Return what the devices of one VM have: ``"A"``, or ``"4 x A and 2 x B"``; None for none."""
+    """Summarize the values of the devices of one VM; return None without values.
+
+    Examples
+    --------
+    >>> summary(["A100", "A100"])
+    'A100'
+    >>> summary(["A100", "A100", "H100"])
+    '2 x A100 and 1 x H100'
+    """
     if len(set(values)) < 2:
         return values[0] if values else None
     return " and ".join(f"{values.count(value)} x {value}" for value in dict.fromkeys(values))

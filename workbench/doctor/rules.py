@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -22,6 +23,8 @@ from workbench.doctor.rule import Rule
 from workbench.errors import UsageError
 from workbench.resources import Snapshot
 from workbench.resources.usage import Sample
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,10 +79,10 @@ RULES: tuple[Rule[Snapshot], ...] = (
 """Rules over the snapshot of one VM."""
 
 LIMITS: tuple[Rule[Snapshot], ...] = (host.shm_size, host.memlock_limit, host.open_files_limit)
-"""Those about limits that ranks run into, which are also checked before a start."""
+"""Rules about limits that ranks run into. They are also checked before a cluster starts."""
 
 LIVE: tuple[Rule[Sample], ...] = (gpus.gpu_idle, rdma.rdma_errors)
-"""Rules over what a VM uses at this moment."""
+"""Rules over the current use of a VM."""
 
 ACROSS = MISMATCHES
 """Rules over several VMs."""
@@ -91,10 +94,10 @@ def diagnose(snapshot: Snapshot, sample: Sample | None = None) -> list[Finding]:
     Parameters
     ----------
     snapshot
-        Of this VM or of another one (`Snapshot.load`).
+        The snapshot of this VM, or of another VM (`Snapshot.load`).
     sample
-        What that VM uses at this moment, from a sampler that has run for a while. With it
-        the findings include GPUs that are allocated but idle, and RDMA ports that lose packets.
+        The current use of that VM, from a sampler that has run for a while. With a sample, the
+        findings include GPUs that are allocated but idle, and RDMA ports that lose packets.
 
     Returns
     -------
@@ -104,13 +107,15 @@ def diagnose(snapshot: Snapshot, sample: Sample | None = None) -> list[Finding]:
     Raises
     ------
     UsageError
-        They are not a snapshot and a sample.
+        The arguments are not a snapshot and a sample.
     """
     _check(snapshot, Snapshot, "a snapshot", "wb.take_snapshot() or wb.Snapshot.load(path)")
     if sample is not None:
         _check(sample, Sample, "a sample", "one that cluster.samples() returns")
     live = [] if sample is None else _findings(LIVE, sample)
-    return worst_first([*_findings(RULES, snapshot), *live])
+    findings = worst_first([*_findings(RULES, snapshot), *live])
+    _log.debug("%d rules returned %d findings on a VM", rule_count(RULES), len(findings))
+    return findings
 
 
 def diagnose_limits(snapshot: Snapshot) -> list[Finding]:
@@ -124,37 +129,39 @@ def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
     Parameters
     ----------
     snapshots
-        By the VMs' names, which findings contain.
+        The snapshots by name of their VM. Findings contain these names.
 
     Returns
     -------
     list of Finding
-        Each names the VMs that differ from most. Use `diagnose` for problems within one VM.
-        A value that is unknown on a VM is left out of the comparison.
+        Each finding names the VMs that differ from most VMs. Use `diagnose` for problems within
+        one VM. A value that is unknown on a VM is left out of the comparison.
 
     Raises
     ------
     UsageError
-        They are not snapshots by name.
+        The argument is not a dict of snapshots by name.
     """
     if not isinstance(snapshots, Mapping):
         raise UsageError(
             f"diagnose_all: snapshots are of type {type(snapshots).__name__}, without names. Give "
             "a dict of snapshots by name, such as cluster.snapshot()."
         )
-    for one in snapshots.values():
-        _check(one, Snapshot, "a snapshot", "wb.take_snapshot() or wb.Snapshot.load(path)")
-    return worst_first(_findings(ACROSS, snapshots))
+    for snapshot in snapshots.values():
+        _check(snapshot, Snapshot, "a snapshot", "wb.take_snapshot() or wb.Snapshot.load(path)")
+    findings = worst_first(_findings(ACROSS, snapshots))
+    _log.debug("compared %d VMs: %d differences", len(snapshots), len(findings))
+    return findings
 
 
 def rule_count(rules: Iterable[Rule[T]]) -> int:
-    """Count rules by name: a comparison of several values is one rule."""
+    """Count rules by name. A comparison of several values counts as one rule."""
     return len({rule.name for rule in rules})
 
 
-def _check(given: object, kind: type, name: str, example: str) -> None:
-    if not isinstance(given, kind):
-        raise UsageError(f"a {type(given).__name__}: not {name}. Give {example}.")
+def _check(value: object, kind: type, name: str, example: str) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"a {type(value).__name__}: not {name}. Give {example}.")
 
 
 def _findings(rules: Iterable[Rule[T]], evidence: T) -> list[Finding]:
@@ -162,5 +169,5 @@ def _findings(rules: Iterable[Rule[T]], evidence: T) -> list[Finding]:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings by severity; those of one severity keep their order."""
+    """Sort findings by severity; findings of the same severity keep their order."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

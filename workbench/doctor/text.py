@@ -9,14 +9,14 @@ from workbench.doctor.finding import SEVERITIES, Finding, paragraphs, wrapped
 from workbench.doctor.rules import ACROSS, RULES, rule_count
 from workbench.resources import Snapshot, Unknown
 
-_ONLY_PLACES = (
+_TOPOLOGY_FILE_NOTE = (
     "A file shows only where devices are, no drivers, ports or limits: for those run "
     "`workbench doctor` in the VM itself."
 )
 
 
 def describe(snapshot: Snapshot, findings: Sequence[Finding], width: int | None = None) -> str:
-    """Return the findings on a VM as text: a summary line, then each of them."""
+    """Return the findings on a VM as text: a summary line, then each finding."""
     first = wrapped(verdict(snapshot, findings), width)
     return "\n\n".join([first, *(paragraphs(finding, width) for finding in findings)])
 
@@ -37,30 +37,34 @@ def describe_all(
 
 
 def verdict(snapshot: Snapshot, findings: Sequence[Finding], name: str | None = None) -> str:
-    """Return one line: the VM's name (by default its host name), devices and number of findings."""
+    """Return one line with the VM's name, its devices and the number of findings.
+
+    By default, the name is the host name.
+    """
     host = snapshot.host.hostname
     if name is None:
         name = "a VM that a topology file describes" if isinstance(host, Unknown) else host
     devices = [_gpus(snapshot), _nics(snapshot)]
-    unclear = snapshot.devices_of_unknown_kind
-    if unclear:
-        devices.append(f"{count(len(unclear), 'device')} of unknown kind")
+    unknown_devices = snapshot.devices_of_unknown_kind
+    if unknown_devices:
+        devices.append(f"{count(len(unknown_devices), 'device')} of unknown kind")
     subject = f"{name} ({', '.join(devices)})"
     if snapshot.is_topology_file:
-        found = _severity_counts(findings) or "nothing wrong"
-        return f"{subject}: {found} in what the file says. {_ONLY_PLACES}"
+        counts = _severity_counts(findings) or "nothing wrong"
+        return f"{subject}: {counts} in what the file says. {_TOPOLOGY_FILE_NOTE}"
     return f"{subject}: {_result(findings, rule_count(RULES))}"
 
 
 def across_verdict(snapshots: Mapping[str, Snapshot], across: Sequence[Finding]) -> str:
     """Return one line with the number of VMs compared and of findings."""
     compared = f"{count(len(snapshots), 'VM')} compared"
-    files = sum(one.is_topology_file for one in snapshots.values())
+    files = sum(snapshot.is_topology_file for snapshot in snapshots.values())
     if files == 0:
         return f"{compared}: {_result(across, rule_count(ACROSS))}"
-    found = _severity_counts(across) or "no difference"
-    of = "all" if files == len(snapshots) else files
-    return f"{compared}: {found} in what is known (only a topology file is known of {of} of them)."
+    counts = _severity_counts(across) or "no difference"
+    described = "all" if files == len(snapshots) else files
+    remark = f"only a topology file is known of {described} of them"
+    return f"{compared}: {counts} in what is known ({remark})."
 
 
 def _gpus(snapshot: Snapshot) -> str:
@@ -86,8 +90,10 @@ def _result(findings: Iterable[Finding], rules: int) -> str:
 
 def _severity_counts(findings: Iterable[Finding]) -> str:
     """Return ``"1 error, 2 warnings, 1 note"``; empty if there are no findings."""
-    found = [finding.severity for finding in findings]
-    counts = {severity: found.count(severity) for severity in SEVERITIES if severity in found}
+    severities = [finding.severity for finding in findings]
+    counts = {
+        severity: severities.count(severity) for severity in SEVERITIES if severity in severities
+    }
     return ", ".join(
         count(number, "note" if severity == "info" else severity)
         for severity, number in counts.items()

@@ -21,7 +21,7 @@ _FILE_SETTING_SOURCE = "NVIDIA, NCCL User Guide, Environment Variables, NCCL_TOP
 
 
 def _file_state(snapshot: Snapshot) -> TopologyFileState | None:
-    """Return the state of the topology file that NCCL reads; None if it is not known."""
+    """Return the state of the topology file that NCCL reads; None if it is unknown."""
     state = snapshot.known_pcie.topology_file_state
     return None if isinstance(state, Unknown) else state
 
@@ -37,7 +37,8 @@ def _file_state(snapshot: Snapshot) -> TopologyFileState | None:
 )
 def topology_file_missing(snapshot: Snapshot) -> Iterator[Case]:
     """Find a VM with several GPUs, or a GPU and RDMA, that shows no PCIe switch at all."""
-    hypervisor, state = snapshot.host.hypervisor, _file_state(snapshot)
+    hypervisor = snapshot.host.hypervisor
+    state = _file_state(snapshot)
     if isinstance(hypervisor, Unknown) or hypervisor == "none":
         return
     gpus, ports = _devices_without_switch(snapshot.known_pcie)
@@ -50,7 +51,7 @@ def topology_file_missing(snapshot: Snapshot) -> Iterator[Case]:
 
 
 def _devices_without_switch(pcie: Pcie) -> tuple[int, int]:
-    """Count GPUs and RDMA devices; 0 if one of them is under a switch."""
+    """Count GPUs and RDMA devices; both numbers are 0 if any of them is under a switch."""
     tree = pcie.tree(SYSFS)
     if tree is None:
         return 0, 0
@@ -70,13 +71,13 @@ def _devices_without_switch(pcie: Pcie) -> tuple[int, int]:
     source=_FILE_SETTING_SOURCE,
 )
 def topology_file_unreadable(snapshot: Snapshot) -> Iterator[Case]:
-    """Find a topology file that NCCL tries to read and that cannot be read here."""
+    """Find a topology file that NCCL tries to read, but that cannot be read here."""
     state = _file_state(snapshot)
     if state is not None and state.status == "missing":
         yield Case(state.why)
     if state is not None and state.status == "broken":
-        why = "NCCL may refuse to start because of such a file."
-        yield Case(state.why, severity="error", why=why)
+        cost = "NCCL may refuse to start because of such a file."
+        yield Case(state.why, severity="error", why=cost)
 
 
 @rule(
@@ -107,30 +108,30 @@ def topology_file_refused(snapshot: Snapshot) -> Iterator[Case]:
 def topology_sources_differ(snapshot: Snapshot) -> Iterator[Case]:
     """Find distances that differ between file and kernel, if the kernel's are reliable.
 
-    They are reliable on bare metal, and in a VM that shows a switch above both devices. In a VM
-    that shows no switch they are not, which is why it has a topology file.
+    They are reliable on bare metal, and in a VM that shows a switch above both devices. They are
+    not in a VM that shows no switch; such a VM has a topology file for this reason.
     """
     pcie = snapshot.known_pcie
-    bare = snapshot.host.hypervisor == "none"
-    wrong = []
+    is_bare_metal = snapshot.host.hypervisor == "none"
+    contradicting = []
     for pair in pcie.differences():
         distances = _distances(pair)
         if len(set(distances.values())) < 2:
             continue
-        if bare or distances[SYSFS] in _UNDER_SWITCH:
+        if is_bare_metal or distances[SYSFS] in _UNDER_SWITCH:
             names = f"{pci_name(snapshot, pair.a)} and {pci_name(snapshot, pair.b)}"
-            wrong.append(f"{names} ({distances[TOPOLOGY_FILE]}, not {distances[SYSFS]})")
-    if wrong:
+            contradicting.append(f"{names} ({distances[TOPOLOGY_FILE]}, not {distances[SYSFS]})")
+    if contradicting:
         yield Case(
-            f"the topology file contradicts the PCIe tree of the kernel: {first_of(wrong)}",
+            f"the topology file contradicts the PCIe tree of the kernel: {first_of(contradicting)}",
             cure=f"Compare {pcie.topology_file} with `lspci -tv`; get the file for this "
             "kind of VM, or unset NCCL_TOPO_FILE.",
         )
 
 
 def _distances(pair: DistanceDifference) -> dict[str, str]:
-    """Return the known distances by source, as NCCL names them: it has no NODE."""
-    by_source = {one.source: one.distance for one in pair.distances}
+    """Return the known distances by source, with the names of NCCL, which has no NODE."""
+    by_source = {entry.source: entry.distance for entry in pair.distances}
     distances = {source: by_source.get(source) for source in (TOPOLOGY_FILE, SYSFS)}
     return {
         source: "PHB" if distance == "NODE" else distance

@@ -1,4 +1,4 @@
-"""Rules about vGPUs and MIG devices: what their profiles rule out."""
+"""Rules about vGPUs and MIG devices, and about the limits of their profiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.resources.gpus.vgpu import VgpuProfile, decode_profile
     source="NVIDIA, Virtual GPU Software User Guide, Peer-to-Peer CUDA transfers",
 )
 def vgpu_without_p2p(snapshot: Snapshot) -> Iterator[Case]:
-    """Find vGPUs whose profile rules out peer-to-peer over NVLink.
+    """Find vGPUs with a profile that rules out peer-to-peer over NVLink.
 
     Only time-sliced C-series vGPUs that own the entire frame buffer may use it.
     """
@@ -74,7 +74,7 @@ def _reason_without_p2p(profile: VgpuProfile) -> str | None:
 )
 @each_gpu
 def vgpu_unlicensed(gpu: Gpu) -> Case | None:
-    """Find vGPUs whose driver reports that they run without a licence."""
+    """Find vGPUs that run without a licence, according to their driver."""
     licence = gpu.licence
     if gpu.form != "vgpu" or not isinstance(licence, Licence) or licence.state != "unlicensed":
         return None
@@ -92,7 +92,10 @@ def vgpu_unlicensed(gpu: Gpu) -> Case | None:
     source="NVIDIA, Virtual GPU Client Licensing User Guide",
 )
 def licence_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
-    """Find VMs with unlicensed vGPUs, even if they are most, if others have a licence."""
+    """Find VMs with unlicensed vGPUs, if vGPUs of other VMs have a licence.
+
+    They are reported even if most VMs are unlicensed.
+    """
     mismatch = compare(snapshots, _licences)
     if mismatch is not None:
         without = (vm for vm, value in mismatch.values.items() if "unlicensed" in value)
@@ -133,11 +136,11 @@ def mig_without_devices(gpu: Gpu) -> Case | None:
     source="NVIDIA, Multi-Instance GPU User Guide, Application Considerations; NVIDIA/nccl#1716",
 )
 def mig_without_p2p(snapshot: Snapshot) -> Iterator[Case]:
-    """Find several MIG devices in one VM; a single one works."""
+    """Find several MIG devices in one VM; a single device works."""
     indices = [gpu.index for gpu in snapshot.gpus if gpu.form == "mig"]
     if len(indices) > 1:
-        it = "it" if len(set(indices)) == 1 else "them"
-        yield Case(f"MIG divides {it} into {len(indices)} devices", gpu_names(set(indices)))
+        pronoun = "it" if len(set(indices)) == 1 else "them"
+        yield Case(f"MIG divides {pronoun} into {len(indices)} devices", gpu_names(set(indices)))
 
 
 @rule(
@@ -171,14 +174,14 @@ def unified_memory_on(snapshot: Snapshot) -> Iterator[Case]:
         )
 
 
-def suggests_unified_memory(pair: GpuPair, one: Gpu, other: Gpu) -> bool:
+def suggests_unified_memory(pair: GpuPair, first: Gpu, second: Gpu) -> bool:
     """Return whether two vGPUs may be A100s with unified memory: PIX instead of NVLink.
 
     The switch itself (`enable_uvm`) is on the host, and no guest can read it.
     """
     return (
-        _is_whole_a100(one)
-        and _is_whole_a100(other)
+        _is_whole_a100(first)
+        and _is_whole_a100(second)
         and pair.topology == "PIX"
         and isinstance(pair.p2p_nvlink, str)
         and pair.p2p_nvlink != "ok"

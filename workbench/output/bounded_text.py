@@ -6,21 +6,32 @@ import threading
 from collections import deque
 
 MAX_CHARACTERS = 200_000_000
-"""Most characters of one cell's output that a result keeps."""
-_PIECES = 4096
+"""Maximum number of characters of one cell's output that a result keeps."""
+_MAX_PIECES = 4096
+"""Number of added texts after which they are joined."""
 
 
 class BoundedText:
-    """Collects text and drops the middle once it exceeds a limit; threads may share it.
+    """Text that loses its middle when it exceeds a limit; threads may share it.
 
     Parameters
     ----------
-    most
-        Most characters to keep: the first half from the beginning, the rest from the end.
+    max_characters
+        Maximum number of characters to keep: half of them from the beginning of the text, the
+        other half from its end.
+
+    Examples
+    --------
+    >>> text = BoundedText(max_characters=8)
+    >>> text.add("first ", "middle ", "last")
+    >>> print(text)
+    firs
+    ... 9 characters were dropped: a result keeps at most 8. ...
+    last
     """
 
-    def __init__(self, most: int = MAX_CHARACTERS) -> None:
-        self._half = most // 2
+    def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
+        self._half = max_characters // 2
         self._pieces: list[str] = []
         self._head: list[str] = []
         self._tail: deque[str] = deque()
@@ -33,38 +44,39 @@ class BoundedText:
         with self._lock:
             self._join()
             parts = [*self._head, *self._tail]
-            dropped, size = self._dropped, len(self._head)
+            dropped = self._dropped
+            head_length = len(self._head)
         if dropped:
             note = (
                 f"\n... {dropped:,} characters were dropped: a result keeps at most "
                 f"{2 * self._half:,}. Write long logs to a file on the ranks. ...\n"
             )
-            parts.insert(size, note)
+            parts.insert(head_length, note)
         return "".join(parts)
 
     def add(self, *texts: str) -> None:
         """Add text at the end."""
         with self._lock:
             self._pieces += texts
-            if len(self._pieces) >= _PIECES:
+            if len(self._pieces) >= _MAX_PIECES:
                 self._join()
 
     def _join(self) -> None:
         text = "".join(self._pieces)
         self._pieces.clear()
-        free = self._half - self._sizes[0]
-        if free > 0:
-            self._head.append(text[:free])
-            self._sizes[0] += min(free, len(text))
-            text = text[free:]
+        free_characters = self._half - self._sizes[0]
+        if free_characters > 0:
+            self._head.append(text[:free_characters])
+            self._sizes[0] += min(free_characters, len(text))
+            text = text[free_characters:]
         if not text:
             return
         self._tail.append(text)
         self._sizes[1] += len(text)
-        while (over := self._sizes[1] - self._half) > 0:
-            cut = self._tail[0][:over]
-            self._dropped += len(cut)
-            self._sizes[1] -= len(cut)
-            rest = self._tail.popleft()[over:]
+        while (excess := self._sizes[1] - self._half) > 0:
+            removed = self._tail[0][:excess]
+            self._dropped += len(removed)
+            self._sizes[1] -= len(removed)
+            rest = self._tail.popleft()[excess:]
             if rest:
                 self._tail.appendleft(rest)

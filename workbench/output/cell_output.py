@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 
@@ -11,22 +12,24 @@ from workbench.output.merger import MergedItem, OutputMerger
 from workbench.output.shared_messages import SharedMessages
 from workbench.output.sink import Sink, TextSink
 
+_log = logging.getLogger(__name__)
+
 _END = float("inf")
 _RECENT_CHARACTERS = 1 << 18
-"""How much of a running cell's text is kept; the text of the ended cell is kept separately."""
+"""Maximum number of characters of a running cell's text; the final text is kept separately."""
 
 
 class CellOutput:
-    """Merges the output of a cell's ranks as it arrives, and determines its final order.
+    """The merged output of a cell's ranks, as it arrives and in its final order.
 
     Parameters
     ----------
     ranks
         The ranks of the cell.
     sink
-        Where the output goes.
-    known
-        The identities of the ranks, by which warnings and errors are merged.
+        The destination of the output.
+    identities
+        The identities of the ranks. They are needed to merge warnings and errors.
 
     Attributes
     ----------
@@ -38,17 +41,17 @@ class CellOutput:
         self,
         ranks: tuple[int, ...],
         sink: Sink,
-        known: Mapping[int, RankIdentity] | None = None,
+        identities: Mapping[int, RankIdentity] | None = None,
     ) -> None:
         self._ranks = ranks
-        self._known = (known or {}) if len(ranks) > 1 else {}
-        self._merger = OutputMerger(ranks, known=self._known)
-        self._log = OutputLog(ranks, known=self._known)
-        self._live = SharedMessages(self._known)
-        self._final = SharedMessages(self._known)
+        self._identities = (identities or {}) if len(ranks) > 1 else {}
+        self._merger = OutputMerger(ranks, identities=self._identities)
+        self._log = OutputLog(ranks, identities=self._identities)
+        self._live = SharedMessages(self._identities)
+        self._final = SharedMessages(self._identities)
         self._text = TextSink()
         self._recent: TextSink | None = TextSink(max_characters=_RECENT_CHARACTERS)
-        """What was shown so far; None after the end."""
+        """The output that was shown so far; None after the end."""
         self._sink = sink
         self.written = True
 
@@ -59,14 +62,14 @@ class CellOutput:
 
     @property
     def recent_text(self) -> str:
-        """The text that was shown so far, in any thread: its beginning and its end if it is long.
+        """The text that was shown so far; only its beginning and its end if it is long.
 
-        After `finish`, it is `text`.
+        Any thread may read it. After `finish`, it equals `text`.
         """
         recent = self._recent
         return self.text if recent is None else recent.text
 
-    def take(self, rank: int, pieces: Iterable[tuple[str, int, str]], now: float) -> None:
+    def add(self, rank: int, pieces: Iterable[tuple[str, int, str]], now: float) -> None:
         """Add output of a rank.
 
         Parameters
@@ -98,18 +101,18 @@ class CellOutput:
             sink.note(text)
 
     def begin_prompt(self) -> None:
-        """Show everything received so far; in the final order, it comes before what follows."""
+        """Show everything received so far, and place it before all later output."""
         self.write(_END)
         self._order_rest()
-        self._log = OutputLog(self._ranks, known=self._known)
+        self._log = OutputLog(self._ranks, identities=self._identities)
 
     def end_prompt(self, text: str) -> None:
-        """Add a prompt with its answer, which the front end has shown, to the final order."""
+        """Add a prompt and its answer to the final order; the front end has already shown them."""
         self._log.note(text)
         if self._recent is not None:
             self._recent.note(text)
 
-    def say(self, text: str) -> None:
+    def note_after_end(self, text: str) -> None:
         """Show a note of the kernel after the cell has ended."""
         self._sink.note(text)
 
@@ -129,11 +132,13 @@ class CellOutput:
             self.written = time.monotonic() <= until
 
     def replace_sink(self) -> None:
-        """Show nothing more, because the sink has raised an exception."""
+        """Stop showing output, because the sink has raised an exception."""
         self._sink = TextSink()
+        _log.info("the output of this cell is not shown any more: its sink has raised")
 
     def finish(self) -> None:
         """Write the remaining output and the final order."""
+        started_s = time.monotonic()
         for rank in self._ranks:
             self._merger.end(rank, time.monotonic())
         self.write(_END)
@@ -141,6 +146,8 @@ class CellOutput:
         for sink in (self._text, self._sink):
             sink.finish()
         self._recent = None
+        duration_s = time.monotonic() - started_s
+        _log.debug("ordered the output of %d ranks in %.3f s", len(self._ranks), duration_s)
 
     def _live_sinks(self) -> list[Sink]:
         return [self._sink] if self._recent is None else [self._recent, self._sink]

@@ -1,12 +1,12 @@
-"""Merge warnings and errors of ranks that differ only in what identifies a rank or its process.
+"""Merge warnings and errors that differ between ranks only in parts that identify the rank.
 
-A `Template` is a text in which such parts are replaced: the number of the rank, its device,
+A `Template` is a text with placeholders for such parts: the number of the rank, its device,
 process ids, addresses, file descriptors, names of temporary files, and times. Ranks with equal
 templates share a message. Numbers in any other context, such as shapes, losses, iterations
 and the names of a user's files, are never replaced.
 
-The number of a rank or of a device is replaced only if it is this rank's own number on each
-rank of the group, which the kernel knows. Ranks for which this does not hold are shown
+The number of a rank or of a device is replaced only if, on each rank of the group, it is the
+number of this rank or of its device. The kernel knows these numbers. The other ranks are shown
 separately.
 """
 
@@ -20,11 +20,11 @@ from typing import NamedTuple
 from workbench.ranks import RankInfo, label, ranks_text
 
 _MAX_VALUES = 64
-"""Most values of a differing part that are listed."""
+"""Maximum number of values of a differing part that are listed."""
 _MAX_PARTS = 6
-"""Most differing parts before they are listed."""
+"""Maximum number of differing parts before they are listed."""
 _SHORT_PID = 100
-"""A smaller process id is recognized only after a word such as pid."""
+"""A process id below this one is recognized only after a word such as pid."""
 
 _IPV4 = r"\d{1,3}(?:\.\d{1,3}){3}"
 _EQUALS = r"[\"']?\s?(?:[=:#(\[]|is|number)?\s?[\"']?"
@@ -84,9 +84,9 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         rf"(?:_|{_EQUALS}))@\d+\b@{_NOT_A_SIZE}"),
     ),
 }  # fmt: skip
-"""Patterns by the kind of part; between two @, or else all of it, is what is replaced."""
-_OWN_NUMBERS = {"rank", "device"}
-"""Kinds of which only the rank's own numbers are replaced."""
+"""Patterns by the kind of part. The text between two @ is replaced; without @, the whole match."""
+_KINDS_OF_RANK = {"rank", "device"}
+"""Parts of these kinds are replaced only if they are numbers of the rank itself."""
 
 
 def _group(kind: str, number: int, pattern: str) -> str:
@@ -107,7 +107,7 @@ _BEGINS_MESSAGE = re.compile(
     r"|terminat\w+|timeout|timed out|deprecated)\b)"
     r"|^(?:\[?(?:rank)?\d+\]?:? ?)?\[?[WEF]\d{4} \d\d:\d\d"
 )
-"""In the first line of a warning or an error."""
+"""Matches the first line of a warning or an error."""
 
 
 class RankIdentity(NamedTuple):
@@ -116,13 +116,19 @@ class RankIdentity(NamedTuple):
     Attributes
     ----------
     rank, local_rank
-        Its number in the ring, and among the ranks of its VM.
+        The number of the rank in the ring, and among the ranks of its VM.
     pid
-        Its process id.
+        The process id of the rank.
     device
-        The number of its GPU, or ``"CPU"``.
+        The number of the rank's GPU, or ``"CPU"``.
     vm
-        The host name of its VM.
+        The host name of the rank's VM.
+
+    Examples
+    --------
+    >>> identity = RankIdentity(rank=3, local_rank=1, pid=4711, device="0")
+    >>> sorted(identity.numbers("device"))
+    ['0', '1', '3']
     """
 
     rank: int
@@ -132,12 +138,12 @@ class RankIdentity(NamedTuple):
     vm: str = ""
 
     def numbers(self, kind: str) -> set[str]:
-        """Return its own numbers of a kind."""
-        own = {str(self.rank), str(self.local_rank)}
-        return own | {self.device} if kind == "device" else own
+        """Return the numbers of this rank that may appear as a part of a kind."""
+        numbers = {str(self.rank), str(self.local_rank)}
+        return numbers | {self.device} if kind == "device" else numbers
 
 
-def identities(infos: Iterable[RankInfo]) -> dict[int, RankIdentity]:
+def rank_identities(infos: Iterable[RankInfo]) -> dict[int, RankIdentity]:
     """Return the identity of each rank of a cluster."""
     by_rank: dict[int, RankIdentity] = {}
     ranks_of_vm: dict[str, int] = {}
@@ -149,14 +155,14 @@ def identities(infos: Iterable[RankInfo]) -> dict[int, RankIdentity]:
 
 
 class Template(NamedTuple):
-    """A text with placeholders, and what stands in their place in one rank's text.
+    """A text with placeholders, and the parts of one rank's text that they replace.
 
     Attributes
     ----------
     text
-        The text; a placeholder is the kind of the part between two null characters.
+        The text. A placeholder is the kind of a part between two null characters.
     values
-        The parts, in their order.
+        The replaced parts, in the order of their placeholders.
     """
 
     text: str
@@ -164,7 +170,7 @@ class Template(NamedTuple):
 
 
 class TemplateMaker:
-    """Makes templates of one rank's texts.
+    """Maker of templates from the texts of one rank.
 
     Parameters
     ----------
@@ -178,13 +184,15 @@ class TemplateMaker:
     """
 
     def __init__(self, identity: RankIdentity) -> None:
-        own = []
+        identity_patterns = []
         if identity.pid >= _SHORT_PID:
-            own.append(rf"(?P<process_id__own>(?<![\d.]){identity.pid}(?!\d|\.\d))")
+            identity_patterns.append(rf"(?P<process_id__own>(?<![\d.]){identity.pid}(?!\d|\.\d))")
         if len(identity.vm) > 2:
             vm = re.escape(identity.vm)
-            own.append(rf"(?P<address__own>(?<![\w./-]){vm}(?::\d{{1,5}}\b)?(?![\w.-]*\w))")
-        self._pattern = re.compile("|".join([_ANY, *own]))
+            identity_patterns.append(
+                rf"(?P<address__own>(?<![\w./-]){vm}(?::\d{{1,5}}\b)?(?![\w.-]*\w))"
+            )
+        self._pattern = re.compile("|".join([_ANY, *identity_patterns]))
 
     def template(self, text: str) -> Template:
         """Return the template of a text."""
@@ -203,7 +211,7 @@ class TemplateMaker:
 
 
 class MessageLines:
-    """Finds the lines of one rank's standard error that belong to a warning or an error.
+    """Finder of the lines of one rank's standard error that belong to a warning or an error.
 
     They are lines such as ``UserWarning: ...`` and the indented lines that follow.
     """
@@ -213,9 +221,9 @@ class MessageLines:
         self._inside = False
 
     def template(self, line: str) -> Template | None:
-        """Return the template of the next line, or None for a line in which no part may differ.
+        """Return the template of the next line, or None if no part of the line may differ.
 
-        The first line of a message always has one.
+        The first line of a message always has a template.
         """
         begins = bool(_BEGINS_MESSAGE.search(line))
         self._inside = begins or (self._inside and line.startswith((" ", "\t", "\n")))
@@ -226,9 +234,9 @@ class MessageLines:
 
 
 def ranks_of_message(
-    text: str, values: Mapping[int, Sequence[str]], known: Mapping[int, RankIdentity]
+    text: str, values: Mapping[int, Sequence[str]], identities: Mapping[int, RankIdentity]
 ) -> list[tuple[int, ...]]:
-    """Return the ranks that share a message, for each message, ordered by the first rank.
+    r"""Return the groups of ranks that share a message, ordered by their first rank.
 
     Parameters
     ----------
@@ -236,8 +244,16 @@ def ranks_of_message(
         The text of the ranks' templates.
     values
         The values of each rank's template.
-    known
+    identities
         The identities of the ranks.
+
+    Examples
+    --------
+    >>> ranks = {0: RankIdentity(0, 0, 41), 1: RankIdentity(1, 1, 42)}
+    >>> ranks_of_message("no data on rank \0rank\0", {0: ["0"], 1: ["1"]}, ranks)
+    [(0, 1)]
+    >>> ranks_of_message("no data on rank \0rank\0", {0: ["7"], 1: ["1"]}, ranks)
+    [(0,), (1,)]
     """
     kinds = _PLACEHOLDER.findall(text)
     signatures: dict[int, list[str | None]] = {rank: [] for rank in values}
@@ -246,9 +262,11 @@ def ranks_of_message(
         for rank in values:
             holders.setdefault(values[rank][number], []).append(rank)
         for value, ranks in holders.items():
-            may_differ = kind not in _OWN_NUMBERS or (
+            may_differ = kind not in _KINDS_OF_RANK or (
                 len(holders) > 1
-                and all(rank in known and value in known[rank].numbers(kind) for rank in ranks)
+                and all(
+                    rank in identities and value in identities[rank].numbers(kind) for rank in ranks
+                )
             )
             for rank in ranks:
                 signatures[rank].append(None if may_differ else value)
@@ -259,7 +277,7 @@ def ranks_of_message(
 
 
 class DifferingParts:
-    """The parts in which a message of some ranks differs.
+    """The differing parts of a message that some ranks share.
 
     Parameters
     ----------
@@ -273,11 +291,11 @@ class DifferingParts:
 
     @property
     def full(self) -> bool:
-        """Whether there are so many that they are to be listed."""
+        """Whether there are so many differing parts that they must be listed now."""
         return len(self._names) >= _MAX_PARTS
 
     def fill(self, text: str, values: Sequence[Sequence[str]]) -> str:
-        """Return a template's text with common values, and names such as ``<rank>`` for others.
+        """Return a template's text with common values, and names such as ``<rank>`` for the rest.
 
         Parameters
         ----------
@@ -316,36 +334,45 @@ class DifferingParts:
 
 
 def shared_messages(
-    texts: Mapping[int, Sequence[str]], known: Mapping[int, RankIdentity]
+    texts: Mapping[int, Sequence[str]], identities: Mapping[int, RankIdentity]
 ) -> list[tuple[tuple[int, ...], list[str], str]]:
-    """Return messages that differ only in what identifies a rank once.
+    r"""Merge messages of ranks that differ only in parts which identify a rank.
 
     Parameters
     ----------
     texts
         The message of each rank, in parts that are compared and filled together.
-    known
-        The identities of the ranks; without its identity, a rank shares only equal messages.
+    identities
+        The identities of the ranks. A rank without an identity shares only equal messages.
 
     Returns
     -------
     list of tuple
-        The ranks, the parts of their message, and the line that lists what differs.
+        The ranks, the parts of their message, and the line that lists the differing parts.
+
+    Examples
+    --------
+    >>> ranks = {0: RankIdentity(0, 0, 41), 1: RankIdentity(1, 1, 42)}
+    >>> shared_messages({0: ["no data on rank 0"], 1: ["no data on rank 1"]}, ranks)
+    [((0, 1), ['no data on rank <rank>'], 'differing parts: <rank> = 0, 1\n')]
     """
     templates: dict[tuple[str, ...], dict[int, list[Template]]] = {}
     for rank, parts in sorted(texts.items()):
-        if rank in known:
-            maker = TemplateMaker(known[rank])
-            made = [maker.template(part) for part in parts]
+        if rank in identities:
+            maker = TemplateMaker(identities[rank])
+            rank_templates = [maker.template(part) for part in parts]
         else:
-            made = [Template(part, ()) for part in parts]
-        templates.setdefault(tuple(one.text for one in made), {})[rank] = made
+            rank_templates = [Template(part, ()) for part in parts]
+        templates.setdefault(tuple(template.text for template in rank_templates), {})[rank] = (
+            rank_templates
+        )
     shared = []
     for key, by_rank in templates.items():
         values = {
-            rank: list(chain(*(one.values for one in made))) for rank, made in by_rank.items()
+            rank: list(chain(*(template.values for template in rank_templates)))
+            for rank, rank_templates in by_rank.items()
         }
-        for ranks in ranks_of_message("".join(key), values, known):
+        for ranks in ranks_of_message("".join(key), values, identities):
             differing = DifferingParts(ranks)
             filled = [
                 differing.fill(text, [by_rank[rank][number].values for rank in ranks])
@@ -356,5 +383,5 @@ def shared_messages(
 
 
 def labelled(ranks: Iterable[int], line: str) -> str:
-    """Return a line with its ranks, as a list of differing parts is shown below an error."""
+    """Return the list of differing parts, labelled with its ranks, to show it below an error."""
     return f"{label(ranks)} {line.rstrip()}" if line else ""

@@ -10,12 +10,22 @@ from dataclasses import dataclass
 from workbench.output.merger import Item, MergedItem
 
 LINE_CHARACTERS = 10_000
-"""Longest line that is shown in full."""
+"""Maximum length of a line that is shown in full."""
 
 
 @dataclass
 class Size:
-    """An amount of output, or a limit."""
+    r"""An amount of output, or a limit.
+
+    Examples
+    --------
+    >>> size = Size()
+    >>> size.add(Item("stdout", "loss 0.5\n"))
+    >>> size
+    Size(lines=1, characters=9, displays=0, display_bytes=0)
+    >>> size.fits(HALF)
+    True
+    """
 
     lines: int = 0
     characters: int = 0
@@ -31,19 +41,19 @@ class Size:
             self.lines += times
             self.characters += times * len(item.text)
 
-    def fits(self, most: Size) -> bool:
-        """Return whether the amount is within `most`."""
+    def fits(self, limit: Size) -> bool:
+        """Return whether the amount is within a limit."""
         return (
-            self.lines <= most.lines
-            and self.characters <= most.characters
-            and self.displays <= most.displays
-            and self.display_bytes <= most.display_bytes
+            self.lines <= limit.lines
+            and self.characters <= limit.characters
+            and self.displays <= limit.displays
+            and self.display_bytes <= limit.display_bytes
         )
 
 
 HALF = Size(lines=500, characters=200_000, displays=50, display_bytes=8 << 20)
-"""Most output that is shown of the beginning, and of the end."""
-DOUBLE = Size(**{name: 2 * most for name, most in vars(HALF).items()})
+"""Maximum output that is shown of the beginning, and of the end."""
+DOUBLE = Size(**{name: 2 * limit for name, limit in vars(HALF).items()})
 
 
 def is_clear(item: Item) -> bool:
@@ -52,24 +62,24 @@ def is_clear(item: Item) -> bool:
 
 
 def is_update(item: Item) -> bool:
-    """Return whether it replaces an earlier display of the same id."""
+    """Return whether an item replaces an earlier display of the same id."""
     return item.bundle.startswith('{"id"') and bool(json.loads(item.bundle)["update"])
 
 
 def _display_id(item: Item) -> int:
-    """Return the rank's number of a display id; 0 if it has none."""
+    """Return the number of an item's display id on its rank; 0 without a display id."""
     return int(json.loads(item.bundle)["id"]) if item.bundle.startswith('{"id"') else 0
 
 
 class Excerpt:
-    """Keeps the first and the last items that are added, and counts the others.
+    """The first and the last items of long output, and the number of the others.
 
     Ranks can remove their earlier items, and replace displays.
 
     Parameters
     ----------
     source
-        Where the complete output is, for a note.
+        The place of the complete output, for the note on omitted lines.
     """
 
     def __init__(self, source: str) -> None:
@@ -82,7 +92,7 @@ class Excerpt:
         """Number of items by their ranks."""
         self._all = 0
         self._replaced: set[int] = set()
-        """Ranks whose items are removed when they add another."""
+        """Ranks that have cleared their output. Their next item removes their earlier ones."""
 
     def add(self, merged: MergedItem) -> None:
         """Add the next line or display, or several complete lines of one stream."""
@@ -106,55 +116,64 @@ class Excerpt:
             self._add(_cut(MergedItem(ranks, Item(item.stream, line + "\n"))))
 
     def _clear(self, ranks: Iterable[int]) -> None:
-        """Remove the items of those of the ranks that have cleared their output."""
-        gone = self._replaced.intersection(ranks)
-        if not gone:
+        """Remove the items of the given ranks that have cleared their output."""
+        cleared = self._replaced.intersection(ranks)
+        if not cleared:
             return
-        self._replaced -= gone
-        head, tail = self._head, self._tail
+        self._replaced -= cleared
+        head = self._head
+        tail = self._tail
         left_out: Counter[tuple[int, ...]] = Counter()
-        for own, count in self._left_out.items():
-            if left := tuple(rank for rank in own if rank not in gone):
-                left_out[left] += count
-        self._head, self._tail, self._sizes = [], deque(), (Size(), Size())
-        self._left_out, self._full, self._all = left_out, False, left_out.total()
+        for item_ranks, count in self._left_out.items():
+            if remaining_ranks := tuple(rank for rank in item_ranks if rank not in cleared):
+                left_out[remaining_ranks] += count
+        self._head = []
+        self._tail = deque()
+        self._sizes = Size(), Size()
+        self._left_out = left_out
+        self._full = False
+        self._all = left_out.total()
         for items in (head, tail):
-            for own, item, _ in items:
-                left = tuple(rank for rank in own if rank not in gone)
-                if left or not own:
-                    self._add(MergedItem(left, item))
+            for item_ranks, item, _ in items:
+                remaining_ranks = tuple(rank for rank in item_ranks if rank not in cleared)
+                if remaining_ranks or not item_ranks:
+                    self._add(MergedItem(remaining_ranks, item))
             self._full = self._full or bool(left_out)
 
     def _update(self, merged: MergedItem) -> bool:
-        """Replace the displays of the same id and ranks; return whether there is one."""
-        found, name = False, _display_id(merged.item)
-        content = json.loads(merged.item.bundle) | {"update": False}  # it is in the place now
+        """Replace the displays of the same id and ranks; return whether there is such a display."""
+        is_replaced = False
+        display_id = _display_id(merged.item)
+        # The item takes the place of the earlier display, so it no longer is an update.
+        content = json.loads(merged.item.bundle) | {"update": False}
         merged = merged._replace(item=merged.item._replace(bundle=json.dumps(content)))
         for items, size in zip((self._head, self._tail), self._sizes, strict=True):
-            before = list(items)
+            earlier_items = list(items)
             items.clear()
-            for one in before:
-                own = set(one.ranks).intersection(merged.ranks)
-                if not own or _display_id(one.item) != name:
-                    items.append(one)
+            for earlier in earlier_items:
+                updated_ranks = set(earlier.ranks).intersection(merged.ranks)
+                if not updated_ranks or _display_id(earlier.item) != display_id:
+                    items.append(earlier)
                     continue
-                found = True
-                if left := tuple(rank for rank in one.ranks if rank not in own):
-                    items.append(MergedItem(left, one.item))
+                is_replaced = True
+                if remaining_ranks := tuple(
+                    rank for rank in earlier.ranks if rank not in updated_ranks
+                ):
+                    items.append(MergedItem(remaining_ranks, earlier.item))
                 else:
-                    size.add(one.item, -1)
+                    size.add(earlier.item, -1)
                 if items and items[-1].item == merged.item:
-                    own.update(items.pop().ranks)
+                    updated_ranks.update(items.pop().ranks)
                 else:
                     size.add(merged.item)
-                items.append(MergedItem(tuple(sorted(own)), merged.item))
-        return found
+                items.append(MergedItem(tuple(sorted(updated_ranks)), merged.item))
+        return is_replaced
 
     def _leave_out(self, ranks: tuple[int, ...], lines: int) -> None:
-        """Count lines that are followed by as many lines as the end shows."""
+        """Count omitted lines. At least as many lines follow them as the end shows."""
         self._all += lines
         self._left_out[ranks] += lines
-        self._left_out.update(one.ranks for one in self._tail)
+        self._left_out.update(omitted.ranks for omitted in self._tail)
         self._tail.clear()
         self._sizes = self._sizes[0], Size()
 
@@ -207,7 +226,7 @@ def _overwritten(before: MergedItem, merged: MergedItem) -> bool:
 
 
 def _cut(merged: MergedItem) -> MergedItem:
-    """Return a line, or a value that is only text, with the beginning of what is too long."""
+    """Return a line, or a value that is only text, shortened to its beginning if it is too long."""
     item = merged.item
     if item.bundle:
         return merged._replace(item=_cut_value(item))
@@ -230,7 +249,9 @@ def _cut_line(line: str) -> str:
     return _cut_text(line[: len(line) - len(end)], LINE_CHARACTERS) + end
 
 
-def _cut_text(text: str, most: int) -> str:
-    if len(text) <= most:
+def _cut_text(text: str, max_characters: int) -> str:
+    if len(text) <= max_characters:
         return text
-    return f"{text[:most]} ... {len(text) - most:,} characters are not shown here"
+    return (
+        f"{text[:max_characters]} ... {len(text) - max_characters:,} characters are not shown here"
+    )

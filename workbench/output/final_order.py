@@ -1,12 +1,13 @@
 """The final order of a cell's output, which does not depend on arrival times.
 
-The order follows only from the lines of each rank and their order. A line that several ranks
+The order depends only on the lines of each rank and their order. A line that several ranks
 print appears once. Between two such lines, the ranks alternate, and lines of an earlier
 training iteration come first. The cost is O(n log r) for n lines and r ranks.
 
-Most of the order is determined while the cell runs. A line that all ranks print next has its
-place immediately. Whether another rank will print a line is known at the end of the cell, or
-once every rank has printed many more lines: only a limited number of lines ahead is compared.
+Most of the order is determined while the cell runs. The position of a line that all ranks print
+next is determined immediately. Whether another rank will print a line is known at the end of the
+cell, or when every rank has printed many more lines: only a limited number of lines ahead is
+compared.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from workbench.output.merger import Item, MergedItem, MessageLine, merged_item
 from workbench.output.rank_log import RankLog
 
 LOOK_AHEAD_LINES = 1 << 15
-"""Number of lines compared in total over all ranks; at least `_LEAST_LINES` per rank."""
-_LEAST_LINES = 1000
+"""Number of lines compared in total over all ranks; at least `_MIN_LINES` per rank."""
+_MIN_LINES = 1000
 _CHUNK_LINES = 1000
 """Number of lines returned at a time."""
 
@@ -38,20 +39,20 @@ class OutputLog:
     look_ahead
         Number of lines per rank that are compared; by default `LOOK_AHEAD_LINES`
         divided among the ranks.
-    known
-        The identities of the ranks, by which warnings and errors are merged.
+    identities
+        The identities of the ranks. They are needed to merge warnings and errors.
     """
 
     def __init__(
         self,
         ranks: Sequence[int],
         look_ahead: int | None = None,
-        known: Mapping[int, RankIdentity] | None = None,
+        identities: Mapping[int, RankIdentity] | None = None,
     ) -> None:
-        self.ranks = {rank: RankLog((known or {}).get(rank)) for rank in ranks}
+        self.ranks = {rank: RankLog((identities or {}).get(rank)) for rank in ranks}
         self._notes: list[tuple[dict[int, int], str]] = []
-        usual = max(LOOK_AHEAD_LINES // max(len(ranks), 1), _LEAST_LINES)
-        self._look_ahead = usual if look_ahead is None else look_ahead
+        default_look_ahead = max(LOOK_AHEAD_LINES // max(len(ranks), 1), _MIN_LINES)
+        self._look_ahead = default_look_ahead if look_ahead is None else look_ahead
         self._merger: _Merger | None = None
 
     def note(self, text: str) -> None:
@@ -60,7 +61,7 @@ class OutputLog:
         self._notes.append((counts, text))
 
     def advance(self) -> list[MergedItem]:
-        """Return the next chunk of the final order, empty if it is not determined yet.
+        """Return the next chunk of the final order; empty if it is not determined yet.
 
         Each chunk is returned once.
         """
@@ -89,31 +90,31 @@ class OutputLog:
         output = self._due_notes()
         if not logs or not all(logs) or any(log.head() != logs[0].head() for log in logs[1:]):
             return output
-        most = 1 if self._notes else _CHUNK_LINES
-        first, *others = (log.next(min(most, *map(len, logs))) for log in logs)
-        equal = min((_equal(first, other) for other in others), default=len(first))
+        max_items = 1 if self._notes else _CHUNK_LINES
+        first, *others = (log.next(min(max_items, *map(len, logs))) for log in logs)
+        equal_count = min((_equal(first, other) for other in others), default=len(first))
         for log in logs:
-            log.take(equal, alone=len(logs) == 1)
-        return output + _joined(ranks, equal, first, *others)
+            log.take(equal_count, alone=len(logs) == 1)
+        return output + _joined(ranks, equal_count, first, *others)
 
-    def _merged_chunk(self, merger: _Merger, most: int | None) -> list[MergedItem]:
+    def _merged_chunk(self, merger: _Merger, max_items: int | None) -> list[MergedItem]:
         output = self._due_notes()
-        left = _CHUNK_LINES if most is None else min(_CHUNK_LINES, most)
-        while left > 0:
-            merged = merger.next(1 if self._notes else left)
-            if not merged:
+        remaining_lines = _CHUNK_LINES if max_items is None else min(_CHUNK_LINES, max_items)
+        while remaining_lines > 0:
+            next_items = merger.next(1 if self._notes else remaining_lines)
+            if not next_items:
                 self._merger = None
                 break
-            output += merged
-            left -= sum(max(1, one.item.text.count("\n")) for one in merged)
+            output += next_items
+            remaining_lines -= sum(max(1, merged.item.text.count("\n")) for merged in next_items)
             if self._notes:
                 output += self._due_notes()
-        if most is not None and merger.taken >= most:
+        if max_items is not None and merger.taken >= max_items:
             self._merger = None
         return output
 
     def _due_notes(self) -> list[MergedItem]:
-        """Take the notes whose preceding output has been merged."""
+        """Take the notes that are due, because all output before them has been merged."""
         due: list[MergedItem] = []
         while self._notes and all(
             self.ranks[rank].taken >= count for rank, count in self._notes[0][0].items()
@@ -123,64 +124,71 @@ class OutputLog:
 
 
 def _joined(ranks: tuple[int, ...], count: int, *items: Sequence[Item]) -> list[MergedItem]:
-    """Return consecutive items, with complete lines of one stream as one text.
+    """Return consecutive items, with complete lines of one stream joined to one text.
 
     Parameters
     ----------
     count
-        How many items to return.
+        Number of items to return.
     items
-        The items of each rank, which are equal.
+        The items of each rank. They are equal on all ranks.
     """
     output: list[MergedItem] = []
     kind = attrgetter("stream", "__class__")
-    at = 0
+    end = 0
     for (stream, type_of_items), run in groupby(items[0][:count], key=kind):
-        same = list(run)
-        begin, at = at, at + len(same)
+        run_items = list(run)
+        begin = end
+        end += len(run_items)
         if type_of_items is MessageLine:
-            rows = zip(*(of_rank[begin:at] for of_rank in items), strict=True)
+            rows = zip(*(rank_items[begin:end] for rank_items in items), strict=True)
             output += [merged_item(ranks, row) for row in rows]
             continue
-        text = "".join(item.text for item in same)
-        if text.count("\n") == len(same) and "\r" not in text:
+        text = "".join(item.text for item in run_items)
+        if text.count("\n") == len(run_items) and "\r" not in text:
             output.append(MergedItem(ranks, Item(stream, text)))
         else:
-            output += [MergedItem(ranks, item) for item in same]
+            output += [MergedItem(ranks, item) for item in run_items]
     return output
 
 
-def _equal(first: list[Item], other: list[Item]) -> int:
-    """Return the length of the common beginning of two lists of equal length."""
-    if first == other:
-        return len(first)
-    return next(at for at, (one, two) in enumerate(zip(first, other, strict=True)) if one != two)
+def _equal(first_items: list[Item], other_items: list[Item]) -> int:
+    """Return the number of equal items at the beginning of two lists of equal length."""
+    if first_items == other_items:
+        return len(first_items)
+    return next(
+        position
+        for position, (first_item, other_item) in enumerate(
+            zip(first_items, other_items, strict=True)
+        )
+        if first_item != other_item
+    )
 
 
 def _shared_items(items_by_rank: Mapping[int, Sequence[Item]]) -> set[Item]:
     """Return the items that more than one rank printed."""
-    seen: set[Item] = set()
-    shared: set[Item] = set()
+    seen_items: set[Item] = set()
+    shared_items: set[Item] = set()
     *others, longest = sorted(items_by_rank.values(), key=len)
     for items in others:
-        own = set(items)
-        shared |= own & seen
-        seen |= own
-    shared.update(filter(seen.__contains__, longest))
-    return shared
+        distinct_items = set(items)
+        shared_items |= distinct_items & seen_items
+        seen_items |= distinct_items
+    shared_items.update(filter(seen_items.__contains__, longest))
+    return shared_items
 
 
 class _Merger:
-    """Merges the next items of ranks; a shared item waits until every rank has reached it.
+    """Merger of the next items of ranks. A shared item waits until every rank has reached it.
 
-    If all ranks wait for each other, the one with the least progress continues.
+    If all ranks wait for each other, the rank with the least progress continues.
 
     Parameters
     ----------
     logs
         The logs of the ranks, from which items are taken.
-    most
-        Most items per rank that are compared; None for all.
+    max_items
+        Maximum number of items per rank that are compared; None for all.
 
     Attributes
     ----------
@@ -188,21 +196,24 @@ class _Merger:
         Number of items taken from the rank with the most progress.
     """
 
-    def __init__(self, logs: Mapping[int, RankLog], most: int | None) -> None:
+    def __init__(self, logs: Mapping[int, RankLog], max_items: int | None) -> None:
         self._logs = logs
-        self._items = {r: log.next(len(log) if most is None else most) for r, log in logs.items()}
-        self._at = dict.fromkeys(logs, 0)
+        self._items = {
+            rank: log.next(len(log) if max_items is None else max_items)
+            for rank, log in logs.items()
+        }
+        self._positions = dict.fromkeys(logs, 0)
         self.taken = 0
         self._shared = _shared_items(self._items)
-        """Items of more than one rank; other items do not wait."""
+        """Items of more than one rank. Other items do not wait."""
         self._counts = {
             rank: Counter(filter(self._shared.__contains__, items))
             for rank, items in self._items.items()
         }
-        self._coming: Counter[Item] = Counter()
+        self._expected: Counter[Item] = Counter()
         """Number of ranks that will still print each shared item."""
         for counts in self._counts.values():
-            self._coming.update(counts.keys())
+            self._expected.update(counts.keys())
         self._heads: dict[Item, list[int]] = {}
         self._waiting: list[tuple[int, int, int, int]] = []
         self._free: list[tuple[int, int, int, int]] = []
@@ -211,57 +222,67 @@ class _Merger:
         for item in list(self._heads):
             self._check(item)
 
-    def next(self, most: int) -> list[MergedItem]:
-        """Return the next item and its ranks, or at most `most` own items; empty at the end."""
+    def next(self, max_items: int) -> list[MergedItem]:
+        """Return the next item and its ranks, or up to `max_items` items of one rank.
+
+        The list is empty at the end.
+        """
         rank = self._first(self._free)
         if rank is None:
             rank = self._first(self._waiting)
         if rank is None:
             return []
-        item = self._items[rank][self._at[rank]]
+        item = self._items[rank][self._positions[rank]]
         if item not in self._shared:
-            return self._own(rank, most)
+            return self._items_of(rank, max_items)
         ranks = sorted(self._heads.pop(item))
-        merged = merged_item(tuple(ranks), [self._items[one][self._at[one]] for one in ranks])
-        changed = {item}
-        for one in ranks:
-            self._counts[one][item] -= 1
-            self._coming[item] -= not self._counts[one][item]
-            self._take(one, 1, alone=len(ranks) == 1)
-            if (found := self._advance(one)) is not None:
-                changed.add(found)
-        for found in changed:
-            self._check(found)
+        merged = merged_item(
+            tuple(ranks),
+            [self._items[waiting_rank][self._positions[waiting_rank]] for waiting_rank in ranks],
+        )
+        changed_items = {item}
+        for waiting_rank in ranks:
+            self._counts[waiting_rank][item] -= 1
+            self._expected[item] -= not self._counts[waiting_rank][item]
+            self._take(waiting_rank, 1, alone=len(ranks) == 1)
+            if (next_item := self._advance(waiting_rank)) is not None:
+                changed_items.add(next_item)
+        for next_item in changed_items:
+            self._check(next_item)
         return [merged]
 
-    def _own(self, rank: int, most: int) -> list[MergedItem]:
-        """Take items of only one rank: several, if no other rank can continue."""
+    def _items_of(self, rank: int, max_items: int) -> list[MergedItem]:
+        """Take items that only this rank prints: several, if no other rank can continue."""
         heapq.heappop(self._free)
-        at, items = self._at[rank], self._items[rank]
+        position = self._positions[rank]
+        items = self._items[rank]
         count = 1
         if self._first(self._free) is None:
-            ahead = items[at : at + most]
-            count = next((i for i, item in enumerate(ahead) if item in self._shared), len(ahead))
+            ahead = items[position : position + max_items]
+            count = next(
+                (index for index, item in enumerate(ahead) if item in self._shared), len(ahead)
+            )
         self._take(rank, count, alone=True)
-        if (found := self._advance(rank)) is not None:
-            self._check(found)
+        if (next_item := self._advance(rank)) is not None:
+            self._check(next_item)
         return (
-            [merged_item((rank,), [items[at]])]
+            [merged_item((rank,), [items[position]])]
             if count == 1
-            else _joined((rank,), count, items[at : at + count])
+            else _joined((rank,), count, items[position : position + count])
         )
 
     def _take(self, rank: int, count: int, *, alone: bool) -> None:
-        self._at[rank] += count
-        self.taken = max(self.taken, self._at[rank])
+        self._positions[rank] += count
+        self.taken = max(self.taken, self._positions[rank])
         self._logs[rank].take(count, alone=alone)
 
     def _advance(self, rank: int) -> Item | None:
-        """Queue a rank's next item; return it if other ranks print it too, else None."""
-        at, items = self._at[rank], self._items[rank]
-        if at == len(items):
+        """Queue a rank's next item; return the item if other ranks print it too, else None."""
+        position = self._positions[rank]
+        items = self._items[rank]
+        if position == len(items):
             return None
-        item = items[at]
+        item = items[position]
         if item not in self._shared:
             heapq.heappush(self._free, self._key(rank))
             return None
@@ -272,17 +293,17 @@ class _Merger:
     def _check(self, item: Item) -> None:
         """Mark an item as free if no further rank will print it."""
         heads = self._heads.get(item)
-        if heads and len(heads) == self._coming[item]:
+        if heads and len(heads) == self._expected[item]:
             heapq.heappush(self._free, min(map(self._key, heads)))
 
     def _key(self, rank: int) -> tuple[int, int, int, int]:
         log = self._logs[rank]
-        return (log.iteration(), log.alone, rank, self._at[rank])
+        return (log.iteration(), log.alone, rank, self._positions[rank])
 
     def _first(self, heap: list[tuple[int, int, int, int]]) -> int | None:
         while heap:
-            *_, rank, at = heap[0]
-            if self._at[rank] == at:
+            *_, rank, position = heap[0]
+            if self._positions[rank] == position:
                 return rank
             heapq.heappop(heap)
         return None

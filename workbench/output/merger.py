@@ -1,8 +1,8 @@
-"""Merge the output of ranks while a cell runs: equal lines appear once, and none is lost.
+"""Merge the output of ranks while a cell runs: equal lines appear once, and no line is lost.
 
-Each rank has a queue of lines. A line at the head of one queue is written together with
-equal heads of other queues. It waits briefly for ranks without output, and lines that another
-rank prints before the same line are written first. The cost is linear in the output: each
+Each rank has a queue of lines. The line at the head of a queue is written together with
+equal heads of other queues. It waits briefly for ranks without output. If another rank prints
+other lines before the same line, these are written first. The cost is linear in the output: each
 line is queued, counted and written once.
 
 This order depends on arrival times; `final_order` computes the order at the end of the cell.
@@ -19,10 +19,11 @@ from typing import NamedTuple
 from workbench.output.differing_parts import MessageLines, RankIdentity
 
 HOLD_S = 0.15
-"""How long a line waits for the other ranks to print the same."""
+"""Seconds for which a line waits for the other ranks to print the same."""
 _MAX_HOLD_S = 1.0
-"""Longest such wait: of warnings and errors, and if ranks were seen to print a line later."""
-_REMEMBERED = 1000
+"""Longest such wait, in seconds: for warnings and errors, and if ranks have printed a line late."""
+_MAX_WRITTEN = 1000
+"""Number of written lines that are remembered, to notice that a rank prints one of them later."""
 _PIECE = re.compile(r"[^\r\n]*[\r\n]|[^\r\n]+")
 
 
@@ -35,14 +36,14 @@ class Item(NamedTuple):
 
 
 class MessageLine(Item):
-    """A line of a warning or an error, parts of which may differ between ranks.
+    """A line of a warning or an error; some parts of it may differ between ranks.
 
     Its text is a template, so that lines which differ only in these parts are equal.
 
     Attributes
     ----------
     values
-        The parts on this rank.
+        The differing parts on this rank.
     """
 
     values: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class MergedItem(NamedTuple):
     item
         The item; in the final order it may contain several complete lines.
     values
-        For a `MessageLine`, the parts that may differ, of each of the ranks.
+        For a `MessageLine`, the parts that may differ, for each rank.
     """
 
     ranks: tuple[int, ...]
@@ -67,13 +68,13 @@ class MergedItem(NamedTuple):
 
 
 def merged_item(ranks: tuple[int, ...], items: Sequence[Item]) -> MergedItem:
-    """Return equal items of some ranks as one."""
+    """Return equal items of some ranks as one item."""
     values = tuple(item.values for item in items if isinstance(item, MessageLine))
     return MergedItem(ranks, items[0], values)
 
 
 class LineSplitter:
-    """Splits the writes of one rank into lines, independently of chunk boundaries.
+    r"""Splitter of the writes of one rank into lines, independently of chunk boundaries.
 
     A line ends at a newline or a carriage return, when the rank writes to the other
     stream, and before a display.
@@ -81,8 +82,16 @@ class LineSplitter:
     Parameters
     ----------
     identity
-        The identity of the rank, by which its warnings and errors are merged with those of
-        other ranks; None to merge only equal lines.
+        The identity of the rank, to merge its warnings and errors with those of other ranks.
+        With None, only equal lines are merged.
+
+    Examples
+    --------
+    >>> splitter = LineSplitter()
+    >>> splitter.feed("stdout", "epoch 1\nepo")
+    [Item(stream='stdout', text='epoch 1\n', bundle='')]
+    >>> splitter.feed("stdout", "ch 2\n")
+    [Item(stream='stdout', text='epoch 2\n', bundle='')]
     """
 
     def __init__(self, identity: RankIdentity | None = None) -> None:
@@ -164,28 +173,28 @@ class _RankQueue:
 
 
 class OutputMerger:
-    """Merges the output of ranks; times are in seconds of one monotonic clock.
+    """Merger of the output of ranks. Times are in seconds of a monotonic clock.
 
     Parameters
     ----------
     ranks
         The ranks of the cell.
     hold_s
-        How long a line waits for other ranks.
-    known
-        The identities of the ranks, by which warnings and errors are merged.
+        Seconds for which a line waits for other ranks.
+    identities
+        The identities of the ranks. They are needed to merge warnings and errors.
     """
 
     def __init__(
         self,
         ranks: Iterable[int],
         hold_s: float = HOLD_S,
-        known: Mapping[int, RankIdentity] | None = None,
+        identities: Mapping[int, RankIdentity] | None = None,
     ) -> None:
-        self._queues = {rank: _RankQueue((known or {}).get(rank)) for rank in ranks}
+        self._queues = {rank: _RankQueue((identities or {}).get(rank)) for rank in ranks}
         self._hold_s = hold_s
         self._written: dict[Item, tuple[float, tuple[int, ...]]] = {}
-        """Lines written without some ranks: the time, and the ranks that had printed them."""
+        """Lines written without some ranks: the time, and the ranks that had printed the line."""
 
     def text(self, rank: int, stream: str, text: str, now: float) -> None:
         """Add text that a rank wrote."""
@@ -217,7 +226,7 @@ class OutputMerger:
             # Also show a prompt or a progress bar without a line end.
             if queue.lines.unfinished and now - queue.unfinished_since >= HOLD_S:
                 queue.flush(now)
-        while (item := self._next(now)) is not None:
+        while (item := self._next_item(now)) is not None:
             ranks = tuple(
                 rank
                 for rank, queue in self._queues.items()
@@ -226,9 +235,9 @@ class OutputMerger:
             since = self._queues[ranks[0]].items[0][1]
             yield self._take(item, ranks, now)
             if len(ranks) == 1:
-                yield from self._own_items(ranks[0], since, now)
+                yield from self._items_of_rank(ranks[0], since, now)
 
-    def _next(self, now: float) -> Item | None:
+    def _next_item(self, now: float) -> Item | None:
         """Return the item that can be written now, or None."""
         heads: dict[Item, list[int]] = {}
         silent = False
@@ -252,22 +261,22 @@ class OutputMerger:
         for rank in ranks:
             self._queues[rank].take()
         if len(ranks) < len(self._queues):
-            if len(self._written) >= _REMEMBERED:
+            if len(self._written) >= _MAX_WRITTEN:
                 self._written.clear()
             self._written[item] = now, ranks
         return merged
 
-    def _own_items(self, rank: int, since: float, now: float) -> Iterator[MergedItem]:
-        """Yield items that arrived with a rank's line and that no other rank has queued."""
+    def _items_of_rank(self, rank: int, since: float, now: float) -> Iterator[MergedItem]:
+        """Yield items that arrived together with a rank's line, unless another rank queued them."""
         items = self._queues[rank].items
         while items and items[0][1] == since:
             item = items[0][0]
-            if self._coming(item, (rank,)):
+            if self._is_queued_elsewhere(item, (rank,)):
                 return
             yield self._take(item, (rank,), now)
 
     def _wait_longer(self, rank: int, item: Item, now: float) -> None:
-        """Increase the waiting time if a rank prints a line that was just written without it."""
+        """Increase the waiting time if a line was just written without this rank."""
         written, ranks = self._written.get(item, (0.0, (rank,)))
         if rank not in ranks:
             late_s = self._hold_s + now - written
@@ -278,10 +287,11 @@ class OutputMerger:
         """Return the oldest line that no other rank has queued, or else the oldest line."""
         if len(heads) == 1:
             return next(iter(heads))
-        free = [item for item in heads if not self._coming(item, heads[item])]
+        free = [item for item in heads if not self._is_queued_elsewhere(item, heads[item])]
         return min(free or heads, key=lambda item: self._queues[heads[item][0]].items[0][1])
 
-    def _coming(self, item: Item, ranks: Sequence[int]) -> bool:
+    def _is_queued_elsewhere(self, item: Item, ranks: Sequence[int]) -> bool:
+        """Return whether a rank other than these has queued an item."""
         for rank, queue in self._queues.items():  # not any(), for speed: called for each line
             if item in queue.counts and rank not in ranks:
                 return True
@@ -289,12 +299,23 @@ class OutputMerger:
 
 
 class LabelWriter:
-    """Adds rank labels to merged lines, and keeps track of an unfinished line."""
+    r"""Writer of rank labels before merged lines, which keeps track of an unfinished line.
+
+    Examples
+    --------
+    >>> writer = LabelWriter()
+    >>> writer.render(MergedItem((0, 1), Item("stdout", "ready\n")), "[0-1]")
+    '[0-1] ready\n'
+    >>> writer.render(MergedItem((0,), Item("stdout", "step ")), "[0]")
+    '[0] step '
+    >>> writer.render(MergedItem((1,), Item("stdout", "done\n")), "[1]")
+    '\n[1] done\n'
+    """
 
     def __init__(self) -> None:
         self._open: tuple[tuple[int, ...], str] | None = None
         self._cut: set[tuple[int, str]] = set()
-        """Ranks and streams whose unfinished line was ended by other output."""
+        """Ranks and streams with an unfinished line that other output has ended."""
 
     def render(self, merged: MergedItem, mark: str) -> str:
         """Return the text to write for an item, with a mark before each line.
@@ -304,10 +325,11 @@ class LabelWriter:
         """
         if not mark:
             return self.close() + merged.item.text
-        ranks, (stream, text, _) = merged.ranks, merged.item
-        who = {(rank, stream) for rank in ranks}
-        ends_cut = text == "\n" and who <= self._cut
-        self._cut -= who
+        ranks = merged.ranks
+        stream, text, _ = merged.item
+        ranks_and_stream = {(rank, stream) for rank in ranks}
+        ends_cut = text == "\n" and ranks_and_stream <= self._cut
+        self._cut -= ranks_and_stream
         if ends_cut:
             return ""
         continues = self._open == (ranks, stream)

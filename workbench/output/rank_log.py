@@ -10,12 +10,12 @@ from workbench.output.merger import Item, LineSplitter
 
 
 class RankLog:
-    """The output of one rank in a cell that is not merged yet, in order.
+    """The output of one rank in a cell, in order, as far as it is not merged yet.
 
     Parameters
     ----------
     identity
-        As for `LineSplitter`.
+        The identity of the rank; see `LineSplitter`.
 
     Attributes
     ----------
@@ -61,9 +61,9 @@ class RankLog:
             self._append([self._overwritable])
             self._overwritable = None
 
-    def next(self, most: int) -> list[Item]:
+    def next(self, max_items: int) -> list[Item]:
         """Return the next items."""
-        return self._items[self._start : self._start + most]
+        return self._items[self._start : self._start + max_items]
 
     def head(self) -> Item:
         """Return the next item."""
@@ -74,12 +74,13 @@ class RankLog:
         return self._iterations[self._start]
 
     def take(self, count: int, *, alone: bool) -> None:
-        """Mark the next items as merged, `alone` if no other rank printed them."""
-        begin, end = self._start, min(self._start + count, len(self._items) - 1)
-        # Iterations never decrease: find where the next item's iteration began.
-        began = bisect_left(self._iterations, self._iterations[end], begin, end)
-        before = self.alone if began == begin else 0
-        self.alone = before + self._start + count - began if alone else 0
+        """Mark the next items as merged; `alone` means that no other rank printed them."""
+        begin = self._start
+        end = min(self._start + count, len(self._items) - 1)
+        # Iterations never decrease, so that bisection finds the start of the next item's iteration.
+        iteration_start = bisect_left(self._iterations, self._iterations[end], begin, end)
+        earlier_alone = self.alone if iteration_start == begin else 0
+        self.alone = earlier_alone + self._start + count - iteration_start if alone else 0
         self._start += count
         self.taken += count
         if self._start > 10_000 and 2 * self._start > len(self._items):
@@ -96,14 +97,15 @@ class RankLog:
         self._iterations += [self._iteration] * len(items)
 
     def _shown(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield items without overwritten lines, and keep back a line that may be overwritten."""
+        """Yield items without overwritten lines, and hold back a line that may be overwritten."""
         for item in items:
-            before, self._overwritable = self._overwritable, None
+            previous = self._overwritable
+            self._overwritable = None
             shown = item
-            if before is not None and before.stream != item.stream:
-                yield before
-            elif before is not None and not item.text.strip("\r\n"):
-                shown = item._replace(text=before.text[:-1] + item.text)
+            if previous is not None and previous.stream != item.stream:
+                yield previous
+            elif previous is not None and not item.text.strip("\r\n"):
+                shown = item._replace(text=previous.text[:-1] + item.text)
             if shown.text.endswith("\r"):
                 self._overwritable = shown
             else:

@@ -1,4 +1,4 @@
-"""Fill in the lines of warnings and errors that ranks share, and list what differs below them."""
+"""Fill in the warnings and errors that ranks share, and list their differing parts below them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from workbench.output.merger import Item, MergedItem, MessageLine
 
 
 class SharedMessages:
-    """Makes the text of merged lines of warnings and errors, in one order of the output.
+    """Formatter of merged lines of warnings and errors, for one order of the output.
 
     Parameters
     ----------
-    known
+    identities
         The identities of the ranks.
     """
 
-    def __init__(self, known: Mapping[int, RankIdentity]) -> None:
-        self._known = known
+    def __init__(self, identities: Mapping[int, RankIdentity]) -> None:
+        self._identities = identities
         self._open: dict[tuple[int, ...], DifferingParts] = {}
-        """What differs in the latest messages, by their ranks."""
+        """The differing parts of the latest messages, by their ranks."""
 
     def fill(self, merged: MergedItem) -> Iterator[MergedItem]:
-        """Yield an item as it is shown, after the differing parts of a message that it ends."""
+        """Yield an item as it is shown. If it ends a message, yield the differing parts first."""
         ranks, item, rows = merged
         if not isinstance(item, MessageLine):
             if self._open and not self._continues(merged):
@@ -33,7 +33,7 @@ class SharedMessages:
         if any(parts.full for parts in self._open.values()):
             yield from self.end()
         values = dict(zip(ranks, rows, strict=True))
-        for group in ranks_of_message(item.text, values, self._known):
+        for group in ranks_of_message(item.text, values, self._identities):
             parts = self._open.setdefault(group, DifferingParts(group))
             text = parts.fill(item.text, [values[rank] for rank in group])
             yield MergedItem(group, Item(item.stream, text))

@@ -16,13 +16,13 @@ from workbench.output.merger import Item, LabelWriter, MergedItem
 from workbench.ranks import label
 
 _REDRAW_S = 2.0
-"""Interval between redraws of output that is too long to show completely."""
+"""Seconds between redraws of output that is too long to show completely."""
 _REWRITE_S = 0.2
-"""Interval between redraws of output that ranks clear or update."""
+"""Seconds between redraws of output that ranks clear or update."""
 
 
 class Sink(Protocol):
-    """Receives merged output, both as it arrives and in its final order."""
+    """A destination of merged output, which arrives twice: live and in its final order."""
 
     def put(self, merged: MergedItem) -> None:
         """Receive one line or display."""
@@ -37,7 +37,7 @@ class Sink(Protocol):
         """Receive the next chunk of the final order when it is determined."""
 
     def finish(self) -> None:
-        """Do what remains after all output, such as showing the final order."""
+        """Complete the output after the end of the cell, for example by showing the final order."""
 
 
 class _LabelledText:
@@ -52,7 +52,7 @@ class _LabelledText:
         if not merged.item.bundle:
             self.text.add(self._writer.render(merged, mark))
             return
-        if is_clear(merged.item):  # the text contains what was cleared
+        if is_clear(merged.item):  # the text keeps the cleared output
             return
         plain = json.loads(merged.item.bundle)["data"].get("text/plain", "")
         self.text.add(self._writer.close(), _marked(mark, str(plain)))
@@ -65,14 +65,21 @@ class _LabelledText:
 
 
 class TextSink:
-    """Stores the output as text; a display is represented by its plain text.
+    r"""A sink that stores the output as text; a display is represented by its plain text.
 
     Parameters
     ----------
     poll
-        Called several times a second while the cell runs.
+        Function that is called several times a second while the cell runs.
     max_characters
-        The middle of a longer text is dropped while the cell runs.
+        Maximum length of the text while the cell runs. The middle of a longer text is dropped.
+
+    Examples
+    --------
+    >>> sink = TextSink()
+    >>> sink.put(MergedItem((0, 1), Item("stdout", "ready\n")))
+    >>> sink.text
+    '[ranks 0-1] ready\n'
     """
 
     def __init__(
@@ -109,12 +116,13 @@ class TextSink:
 
     def finish(self) -> None:
         """Replace the text by the final order."""
-        self._live, self._final = self._final, _LabelledText()
+        self._live = self._final
+        self._final = _LabelledText()
         self._live.close()
 
 
 class NotebookSink:
-    """Shows the output in the calling cell, with rich displays.
+    """A sink that shows the output in the calling cell, with rich displays.
 
     The order while the cell runs depends on arrival times. If it differs from the final
     order, the output of a ``%%distributed`` cell is replaced at the end. Other callers
@@ -130,7 +138,7 @@ class NotebookSink:
         self._limited = _is_notebook()
         self._excerpt = self._new_excerpt()
         self._final = self._new_excerpt()
-        """The same, in the final order."""
+        """The excerpt of the output in its final order."""
         self._page = Page()
         self._limit = DOUBLE if self._own_cell else HALF
         self._used = Size()
@@ -159,15 +167,18 @@ class NotebookSink:
         sys.stderr.flush()
 
     def poll(self) -> None:
-        """Show what was rewritten, and the end of output that exceeds the limit, at intervals."""
-        hidden, now = self._hidden, time.monotonic()
+        """Show rewritten output, and the end of output that exceeds the limit, at intervals."""
+        hidden = self._hidden
+        now = time.monotonic()
         interval_s = _REWRITE_S if self._rewritten else _REDRAW_S
         if hidden is None or now - self._drawn < interval_s:
             return
         self._drawn = now
         if self._own_cell:
             self._redraw()
-            self._hidden, self._used, self._limit = None, Size(), HALF
+            self._hidden = None
+            self._used = Size()
+            self._limit = HALF
             self._rewritten = False
         else:
             self._page.write(self._excerpt.progress())
@@ -184,13 +195,15 @@ class NotebookSink:
         self._page.close()
         if self._own_cell:
             self._excerpt = self._final
-            final = Page(silent=True)
-            final.write(*self._excerpt.entries())
-            final.close()
-            if final.chunks != self._page.chunks:
+            final_page = Page(silent=True)
+            final_page.write(*self._excerpt.entries())
+            final_page.close()
+            if final_page.chunks != self._page.chunks:
                 self._redraw()
-            # what follows, such as a note on the ring, is shown at once
-            self._hidden, self._rewritten, self._used = None, False, Size()
+            # Later output, such as a note on the ring, must be shown at once.
+            self._hidden = None
+            self._rewritten = False
+            self._used = Size()
         elif self._hidden is not None:
             self._page.write(*self._excerpt.end())
         self._page.close()
@@ -209,7 +222,7 @@ class NotebookSink:
 
 
 class Page:
-    """Writes to the calling cell's output, and records what was written.
+    """Writer to the calling cell's output, which records the written texts and displays.
 
     Parameters
     ----------
@@ -223,7 +236,7 @@ class Page:
         self._stream = "stdout"
         self._silent = silent
         self._ids: dict[tuple[tuple[int, ...], int], str] = {}
-        """Display ids of the kernel, by ranks and their number of the display."""
+        """Display ids of the kernel, by the ranks and the number of the display on them."""
 
     @property
     def chunks(self) -> list[tuple[str, str]]:
@@ -250,11 +263,12 @@ class Page:
         from IPython.display import display
 
         content = json.loads(merged.item.bundle)
-        data, key = content["data"], (merged.ranks, content.get("id", 0))
-        shown: dict[str, Any] = {"metadata": content["metadata"], "raw": True}
-        if content.get("update") and key in self._ids and set(data) != {"text/plain"}:
+        data = content["data"]
+        display_key = merged.ranks, content.get("id", 0)
+        options: dict[str, Any] = {"metadata": content["metadata"], "raw": True}
+        if content.get("update") and display_key in self._ids and set(data) != {"text/plain"}:
             if not self._silent:
-                display(data, **shown, display_id=self._ids[key], update=True)
+                display(data, **options, display_id=self._ids[display_key], update=True)
             return
         self.close()
         self._stream = "stdout"  # a value belongs there, even after text on stderr
@@ -263,12 +277,12 @@ class Page:
             return
         self._text(mark + "\n")
         self._parts.append(("display", [merged.item.bundle]))
-        if key[1]:
-            shown["display_id"] = self._ids.setdefault(key, secrets.token_hex(8))
+        if display_key[1]:
+            options["display_id"] = self._ids.setdefault(display_key, secrets.token_hex(8))
         if self._silent:
             return
         sys.stdout.flush()
-        display(data, **shown)
+        display(data, **options)
 
     def _text(self, text: str) -> None:
         if not text:
@@ -279,12 +293,12 @@ class Page:
         self._parts[-1][1].append(text)
         if self._silent:
             return
-        if changed:  # flush the other stream, or the order of the two would be lost
+        if changed:  # flush the other stream to keep the order of both
             (sys.stdout if self._stream == "stderr" else sys.stderr).flush()
         stream = sys.stderr if self._stream == "stderr" else sys.stdout
         try:
             stream.write(text)
-        except UnicodeEncodeError:  # a script's, in a locale such as C
+        except UnicodeEncodeError:  # the stream of a script in a locale such as C
             encoding = stream.encoding or "ascii"
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 

@@ -32,7 +32,7 @@ def attach(
 ) -> None:
     """Add the routes to the server's web application, and metrics to its ``/metrics``.
 
-    This opens no device; the first request or client does.
+    This function opens no device. The first request or client does.
     """
     snapshots = snapshots or SnapshotCache(take_snapshot)
     notebooks = Notebooks(web_app.settings["session_manager"])

@@ -1,10 +1,12 @@
-"""Clusters of this user's kernels on this VM: listed, and kept ones stopped."""
+"""List the clusters of this user's kernels on this VM, and stop kept ones."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from workbench.resources.process_registry import (
     jupyter_folder,
 )
 
+_log = logging.getLogger(__name__)
+
 MAX_CLUSTERS = 100
 _MAX_CHARACTERS = 300
 _STOP_S = 120.0
@@ -25,39 +29,40 @@ _STATES = {"starting", "ready", "running", "stopping", "failed"}
 
 
 def list_clusters() -> list[dict[str, Any]]:
-    """Return the clusters that kernels have, then those that are kept without a kernel.
+    """Return the clusters of running kernels, then the clusters that are kept without a kernel.
 
-    This reads files, and connects to the sockets of kept clusters.
+    This function reads files, and connects to the sockets of kept clusters.
     """
     folder = jupyter_folder(jupyter_runtime_dir()) / CLUSTERS_FOLDER
-    entries = [_checked(one) for one in ProcessRegistry(folder).read()]
-    found = {one["name"]: one for one in entries if one is not None}
-    clusters = sorted(found.values(), key=lambda one: str(one["name"]))
-    return [*clusters, *_without_kernel(set(found))][:MAX_CLUSTERS]
+    entries = [_checked(entry) for entry in ProcessRegistry(folder).read()]
+    by_name = {cluster["name"]: cluster for cluster in entries if cluster is not None}
+    clusters = sorted(by_name.values(), key=lambda cluster: str(cluster["name"]))
+    return [*clusters, *_without_kernel(set(by_name))][:MAX_CLUSTERS]
 
 
 def _without_kernel(names: set[str]) -> list[dict[str, Any]]:
+    """Return the kept clusters, except those that are in `names` already."""
     # Imported here, because few servers list clusters.
     from workbench.cluster.kept import list_kept
 
     return [
         {
-            "name": one.name,
-            "state": "kept" if one.pid is None else "held",
+            "name": cluster.name,
+            "state": "kept" if cluster.pid is None else "held",
             "message": "",
-            "ranks": one.ranks,
-            "vms": list(one.vms),
-            "keep_s": one.keep_s,
+            "ranks": cluster.ranks,
+            "vms": list(cluster.vms),
+            "keep_s": cluster.keep_s,
             "kernel_id": None,
-            "pid": one.pid,
+            "pid": cluster.pid,
         }
-        for one in sorted(list_kept())
-        if one.name not in names
+        for cluster in sorted(list_kept())
+        if cluster.name not in names
     ]
 
 
 def _checked(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the fields of a kernel's entry that are shown; None if it is not valid."""
+    """Return the fields of a kernel's entry that the client shows; None for an invalid entry."""
     vms, keep_s, kernel_id = (entry.get(name) for name in ("vms", "keep_s", "kernel_id"))
     valid = (
         entry.get("version") == CLUSTERS_VERSION
@@ -74,7 +79,7 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any] | None:
         "message": _text(entry.get("message") or ""),
         "ranks": entry["ranks"],
         "vms": [_text(vm) for vm in vms],
-        # NaN is not valid JSON
+        # NaN is not valid in JSON.
         "keep_s": keep_s if isinstance(keep_s, int | float) and math.isfinite(keep_s) else None,
         "kernel_id": _text(kernel_id) if isinstance(kernel_id, str) else None,
         "pid": None,
@@ -86,17 +91,17 @@ def _text(value: Any) -> str:
 
 
 async def stop_kept_cluster(name: str) -> None:
-    """Stop a cluster that is kept without a kernel, in a process of its own.
+    """Stop a cluster that is kept without a kernel, in a separate process.
 
     Raises
     ------
     NoCluster
         No cluster of that name is kept.
     ClusterError
-        A kernel or another process has it, or it did not stop.
+        A kernel or another process is attached to the cluster, or it did not stop.
     """
     clusters = await asyncio.to_thread(list_clusters)
-    chosen = next((one for one in clusters if one["name"] == name), None)
+    chosen = next((cluster for cluster in clusters if cluster["name"] == name), None)
     shown = _text(name)
     if chosen is None:
         raise NoCluster(f"{shown}: no such cluster runs. Refresh the list.")
@@ -108,9 +113,15 @@ async def stop_kept_cluster(name: str) -> None:
         raise ClusterError(
             f"{shown}: a kernel is attached to it. Run %cluster stop in its notebook."
         )
-    # The modules of the folder where the server was started must not be loaded.
+    await _run_stop(name, shown)
+
+
+async def _run_stop(name: str, shown: str) -> None:
+    """Stop a kept cluster in a separate process; error messages contain the name `shown`."""
+    # Python must not import modules from the folder where the server was started.
     safe = ["-P"] if hasattr(sys.flags, "safe_path") else []
     folder = None if safe else Path(__file__).parents[2]
+    started_s = time.monotonic()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *safe, "-m", "workbench.cluster.kept", name),
         cwd=folder,
@@ -119,12 +130,15 @@ async def stop_kept_cluster(name: str) -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, said = await asyncio.wait_for(process.communicate(), _STOP_S)
+        _, error_output = await asyncio.wait_for(process.communicate(), _STOP_S)
     except asyncio.TimeoutError as error:
         process.kill()
+        _log.info("killed the process that was to stop %s, after %g s", shown, _STOP_S)
         raise ClusterError(
             f"{shown}: did not stop within {_STOP_S:g} s. Attach to it with %cluster attach."
         ) from error
     if process.returncode:
-        lines = said.decode("utf-8", "replace").strip().splitlines() or ["no reason was reported"]
+        text = error_output.decode("utf-8", "replace").strip()
+        lines = text.splitlines() or ["no reason was reported"]
         raise ClusterError(f"{shown}: could not be stopped: {_text(lines[-1])}")
+    _log.info("stopped the kept cluster %s in %.1f s", shown, time.monotonic() - started_s)

@@ -1,4 +1,4 @@
-"""Feed of live samples: one sampler for all listeners, with the notebook of each kernel."""
+"""Feed of live samples: all listeners share one sampler, which adds each kernel's notebook."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, TypeAlias
 
 from workbench.resources.counters import Sampler
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 NOTEBOOKS_WAIT_S = 0.25
-"""Time limit for the event loop to answer; after it the last answer is used."""
+"""Seconds to wait for the event loop's answer. After that, the last answer is used."""
 VERSION = 1
 """Version of the messages."""
 
 
 class Notebooks:
-    """Queries the session manager on its event loop from the sampler's thread."""
+    """Source of notebook paths, which queries the session manager from the sampler's thread."""
 
     def __init__(self, sessions: Any) -> None:
         self._sessions = sessions
@@ -38,20 +38,21 @@ class Notebooks:
     def paths(self) -> Mapping[str, str]:
         """Return the path of each kernel's notebook, by the kernel's id.
 
-        This waits for at most `NOTEBOOKS_WAIT_S`, and starts no second query while one is
-        pending. Call it from one thread at a time, and not from the event loop's thread.
+        This method waits for at most `NOTEBOOKS_WAIT_S`. While a query is pending, it starts no
+        second query. Call it from one thread at a time, and not from the event loop's thread.
         """
         if self._query is None:
             self._start_query()
         if self._query is not None and wait([self._query], NOTEBOOKS_WAIT_S).done:
-            query, self._query = self._query, None
+            query = self._query
+            self._query = None
             try:
                 self._paths = query.result()
                 self._warned = False
-            except Exception:  # any, as the session manager may be another implementation
+            except Exception:  # noqa: BLE001 - another session manager may raise any
                 self._paths = {}
-                if not self._warned:  # once, as a warning every second would fill the log
-                    log.warning("cannot list the notebooks of kernels", exc_info=True)
+                if not self._warned:  # a warning every second would fill the log
+                    _log.warning("cannot list the notebooks of kernels", exc_info=True)
                 self._warned = True
         return self._paths
 
@@ -61,21 +62,35 @@ class Notebooks:
         listing = self._list()
         try:
             self._query = asyncio.run_coroutine_threadsafe(listing, self._loop)
-        except RuntimeError:  # closed meanwhile: the server is shutting down
+        except RuntimeError:  # the loop was just closed, because the server is shutting down
             listing.close()
 
     async def _list(self) -> dict[str, str]:
         return {
-            one["kernel"]["id"]: one["path"]
-            for one in await self._sessions.list_sessions()
-            if one.get("type") == "notebook"  # a console has a path too, but no file
+            session["kernel"]["id"]: session["path"]
+            for session in await self._sessions.list_sessions()
+            if session.get("type") == "notebook"  # a console has a path too, but no file
         }
 
 
 class LiveMessage:
     """One sample, shared by all listeners.
 
-    `plain` has no paths of notebooks; `notebooks` has them by the kernels' ids.
+    Parameters
+    ----------
+    plain
+        The sample as JSON values, without paths of notebooks.
+    notebooks
+        The path of each kernel's notebook, by the kernel's id.
+
+    Examples
+    --------
+    >>> sample = {"processes": [{"pid": 7, "kernel_id": "k1"}]}
+    >>> message = LiveMessage(sample, {"k1": "train.ipynb"})
+    >>> message.text(notebooks=True)
+    '{"processes": [{"pid": 7, "kernel_id": "k1", "notebook": "train.ipynb"}]}'
+    >>> message.text(notebooks=False)
+    '{"processes": [{"pid": 7, "kernel_id": "k1"}]}'
     """
 
     def __init__(self, plain: dict[str, Any], notebooks: Mapping[str, str]) -> None:
@@ -87,33 +102,35 @@ class LiveMessage:
         """Return the JSON text, with or without the paths of notebooks; it is cached."""
         notebooks = notebooks and bool(self._notebooks)
         if notebooks not in self._texts:
-            self._texts[notebooks] = json.dumps(self._named() if notebooks else self.plain)
+            self._texts[notebooks] = json.dumps(self._with_notebooks() if notebooks else self.plain)
         return self._texts[notebooks]
 
-    def _named(self) -> dict[str, Any]:
-        named = [
-            {**one, "notebook": self._notebooks.get(one["kernel_id"])} if one["kernel_id"] else one
-            for one in self.plain["processes"]
+    def _with_notebooks(self) -> dict[str, Any]:
+        processes = [
+            {**process, "notebook": self._notebooks.get(process["kernel_id"])}
+            if process["kernel_id"]
+            else process
+            for process in self.plain["processes"]
         ]
-        return {**self.plain, "processes": named}
+        return {**self.plain, "processes": processes}
 
 
 Listener: TypeAlias = Callable[[LiveMessage], object]
 
 
 class LiveFeed:
-    """Samples this VM in a thread while there are listeners, and calls all of them.
+    """Sampler of this VM in a thread that calls all listeners with each sample.
 
     The thread starts with the first listener and ends with the last one.
 
     Parameters
     ----------
     make_sampler
-        Makes a sampler; called in the thread, once per start.
+        Returns a new sampler. It is called in the thread, once per start.
     interval_s
         Seconds from one sample to the next.
     notebooks
-        Returns the path of each kernel's notebook, by the kernel's id; called in the
+        Returns the path of each kernel's notebook, by the kernel's id. It is called in the
         thread, once for each sample with kernels.
     """
 
@@ -143,13 +160,13 @@ class LiveFeed:
         Parameters
         ----------
         listener
-            Called from the sampler's thread with a `LiveMessage`; must not block. If it
+            Called from the sampler's thread with a `LiveMessage`; it must not block. If it
             raises RuntimeError (its event loop is closed), it is unsubscribed.
 
         Returns
         -------
         callable
-            Function that ends the subscription; may be called more than once.
+            Function that ends the subscription. It may be called more than once.
         """
         with self._lock:
             self._listeners.append(listener)
@@ -180,14 +197,16 @@ class LiveFeed:
 
     def _run(self, stop: threading.Event, previous: threading.Thread | None) -> None:
         if previous is not None:
-            previous.join()  # never two samplers at once
+            previous.join()  # two samplers must not run at the same time
+        _log.debug("sampling of this VM started, every %g s", self._interval_s)
         while not stop.is_set():
             try:
                 with self._make_sampler() as sampler:
                     self._sample(sampler, stop)
-            except Exception:  # opening the devices may succeed on a later attempt
-                log.exception("the sampler did not start; retrying in %g s", self._interval_s)
+            except Exception:  # noqa: BLE001 - a later attempt may succeed
+                _log.exception("the sampler did not start; retrying in %g s", self._interval_s)
                 stop.wait(self._interval_s)
+        _log.debug("sampling of this VM ended: no listener is subscribed")
 
     def _sample(self, sampler: Sampler, stop: threading.Event) -> None:
         due = time.monotonic()
@@ -199,8 +218,8 @@ class LiveFeed:
     def _publish(self, sampler: Sampler, stop: threading.Event) -> None:
         try:
             plain = sampler.sample().to_plain()
-        except Exception:  # a sample that fails must not end the feed
-            log.exception("this VM could not be sampled; retrying in %g s", self._interval_s)
+        except Exception:  # noqa: BLE001 - a failed sample must not end the feed
+            _log.exception("this VM could not be sampled; retrying in %g s", self._interval_s)
             return
         plain = {"version": VERSION, "interval_s": self._interval_s, **plain}
         message = LiveMessage(plain, self._notebooks() if _has_kernels(plain) else {})
@@ -215,10 +234,10 @@ class LiveFeed:
     def _notify(self, listener: Listener, message: LiveMessage) -> None:
         try:
             listener(message)
-        except RuntimeError:  # its event loop is closed: the server is shutting down
+        except RuntimeError:  # its event loop is closed, because the server is shutting down
             self._unsubscribe(listener)
 
 
 def _has_kernels(plain: dict[str, Any]) -> bool:
     processes = plain.get("processes")
-    return isinstance(processes, list) and any(one["kernel_id"] for one in processes)
+    return isinstance(processes, list) and any(process["kernel_id"] for process in processes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -27,14 +28,16 @@ from workbench.resources.usage import Sample
 from workbench.server.clusters import list_clusters, stop_kept_cluster
 from workbench.server.feed import LiveFeed, LiveMessage, Notebooks
 
+_log = logging.getLogger(__name__)
+
 _MAX_NAME_CHARACTERS = 200
-"""Longest file name; a longer one is cut."""
+"""Maximum length of a file name; a longer name is cut."""
 _MAX_MESSAGE_CHARACTERS = 600
 AUTH_RESOURCE = "workbench"
 
 
 class SnapshotCache:
-    """Takes one snapshot at a time, in a thread, and returns the last one while it is recent."""
+    """Cache of the last snapshot. A thread takes a new snapshot if the last one is too old."""
 
     def __init__(self, take: Callable[[], Snapshot], max_age_s: float = 5.0) -> None:
         self._take = take
@@ -48,16 +51,36 @@ class SnapshotCache:
         async with self._lock:
             age_s = time.monotonic() - self._taken_s
             if self._snapshot is None or age_s > self._max_age_s:
+                started_s = time.monotonic()
                 self._snapshot = await asyncio.to_thread(self._take)
                 self._taken_s = time.monotonic()
+                _log.debug("took a snapshot in %.2f s", self._taken_s - started_s)
             return self._snapshot
 
 
 def read_sent_file(name: str, data: bytes) -> str:
     """Read a file of the client and run the doctor on it; this may block for some seconds.
 
-    `name` is for messages: no file of this machine is opened. Returns JSON with the name, the
-    snapshot and the findings, or raises a `SnapshotError`.
+    `name` appears in messages only: no file of this VM is opened.
+
+    Returns
+    -------
+    str
+        JSON text with the name, the snapshot and the findings.
+
+    Raises
+    ------
+    SnapshotError
+        The file is neither a snapshot nor a topology file.
+
+    Examples
+    --------
+    >>> try:
+    ...     read_sent_file("notes.txt", b"my notes")
+    ... except SnapshotError as error:
+    ...     print(error)
+    notes.txt is neither a snapshot (JSON from `workbench resources --json`) nor a topology file
+    of NCCL (XML, as in NCCL_TOPO_FILE). Choose one of these.
     """
     name = printable(name[:_MAX_NAME_CHARACTERS])
     try:
@@ -73,8 +96,9 @@ def read_sent_file(name: str, data: bytes) -> str:
 
 
 def _cut(text: str) -> str:
-    most = _MAX_MESSAGE_CHARACTERS
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    if len(text) <= _MAX_MESSAGE_CHARACTERS:
+        return text
+    return f"{text[: _MAX_MESSAGE_CHARACTERS - 3]}..."
 
 
 class JsonErrorHandler(JupyterHandler):
@@ -82,27 +106,28 @@ class JsonErrorHandler(JupyterHandler):
 
     auth_resource = AUTH_RESOURCE
 
-    def refuse(self, status: int, why: str) -> None:
+    def refuse(self, status: int, reason: str) -> None:
         """Answer with an error."""
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps({"message": why, "reason": why}))
+        self.finish(json.dumps({"message": reason, "reason": reason}))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer with an error for an exception."""
         error = (kwargs.get("exc_info") or (None, None))[1]
-        why = error.log_message if isinstance(error, web.HTTPError) else None
+        reason = error.log_message if isinstance(error, web.HTTPError) else None
         if status_code == HTTPStatus.FORBIDDEN and not self.current_user:
-            why = "not logged in: the server's token or cookie is missing or wrong"
+            reason = "not logged in: the server's token or cookie is missing or wrong"
         if status_code == HTTPStatus.NOT_FOUND:  # Jupyter's answer for these routes
-            why = why or "not allowed for pages of another origin"
-        self.refuse(status_code, why or HTTPStatus(status_code).phrase)
+            reason = reason or "not allowed for pages of another origin"
+        self.refuse(status_code, reason or HTTPStatus(status_code).phrase)
 
 
 class RestHandler(JsonErrorHandler, APIHandler):
-    """Base class of the REST handlers, whose requests do not count as activity of a user.
+    """Base class of the REST handlers.
 
-    An idle server shuts down even if a panel polls it.
+    Requests do not count as activity of a user, so that an idle server shuts down even if a
+    panel polls it.
     """
 
     _track_activity = False
@@ -264,5 +289,5 @@ class LiveHandler(WebSocketMixin, WebSocketHandler, JsonErrorHandler):
             self._writing = asyncio.create_task(self._write(message))
 
     async def _write(self, message: str) -> None:
-        with contextlib.suppress(WebSocketClosedError):  # the client disconnected meanwhile
+        with contextlib.suppress(WebSocketClosedError):  # the client may just have disconnected
             await self.write_message(message)

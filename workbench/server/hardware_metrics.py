@@ -7,6 +7,7 @@ scrape after a pause has no figures yet. An unknown value has no sample.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,15 +20,18 @@ from prometheus_client.registry import Collector
 from workbench.server.feed import LiveFeed, LiveMessage
 from workbench.server.metrics import PREFIX, Family, Row, filled, number
 
-AWAKE_S = 300.0
-"""Seconds for which the sampler runs after a scrape; Prometheus treats older data as stale."""
-YOUNG_S = 5.0
-"""Age in seconds above which a sample is out of date and not returned."""
-MAX_DEVICES = 256
-"""Most devices of each kind; their names are labels."""
+_log = logging.getLogger(__name__)
 
-_GPU_LABELS, _NIC_LABELS = ("gpu", "uuid"), ("nic",)
-_MACHINE = (
+AWAKE_S = 300.0
+"""Seconds for which the sampler runs after a scrape. Prometheus treats older data as stale."""
+MAX_AGE_S = 5.0
+"""Maximum age of a sample in seconds. An older sample is not returned."""
+MAX_DEVICES = 256
+"""Maximum number of devices of each kind, because their names are labels."""
+
+_GPU_LABELS = ("gpu", "uuid")
+_NIC_LABELS = ("nic",)
+_VM = (
     Family("cpu_utilization_ratio", "Utilization of the available CPUs.", ("cpu", "percent"), 0.01),
     Family("memory_used_bytes", "Memory in use.", ("memory", "used_bytes")),
     Family("memory_size_bytes", "Available memory in total.", ("memory", "total_bytes")),
@@ -76,7 +80,7 @@ _ERRORS = Family("nic_errors", "Errors, by counter name.", ("errors",))
 
 
 class HardwareCollector(Collector):
-    """Collects the latest sample, and the totals of its rates since scraping began."""
+    """Collector of the latest sample, and of the totals of its rates since scraping began."""
 
     def __init__(self, feed: LiveFeed, clock: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed
@@ -95,11 +99,12 @@ class HardwareCollector(Collector):
         """Yield the metrics of the latest sample, without waiting for one."""
         self._subscribe()
         with self._lock:
-            latest, totals = self._latest, dict(self._totals)
-        if latest is None or self._clock() - latest[0] > YOUNG_S:
+            latest = self._latest
+            totals = dict(self._totals)
+        if latest is None or self._clock() - latest[0] > MAX_AGE_S:
             return
         plain = latest[1]
-        for family in _MACHINE:
+        for family in _VM:
             yield filled(GaugeMetricFamily, family, (), [((), plain)])
         for family in _GPU:
             yield filled(GaugeMetricFamily, family, _GPU_LABELS, _gpus(plain))
@@ -114,16 +119,18 @@ class HardwareCollector(Collector):
     def close(self) -> None:
         """Unsubscribe until the next scrape."""
         with self._lock:
-            unsubscribe, self._unsubscribe = self._unsubscribe, None
+            unsubscribe = self._unsubscribe
+            self._unsubscribe = None
         if unsubscribe is not None:
             unsubscribe()
+            _log.debug("hardware metrics are paused until the next scrape")
 
     def _subscribe(self) -> None:
         with self._lock:
             self._scraped_s = self._clock()
             if self._unsubscribe is not None:
                 return
-            self._latest = None  # from before a pause
+            self._latest = None  # a sample from before the pause is out of date
             self._totals.clear()
             self._unsubscribe = lambda: None  # subscribing may call back with the last message
         unsubscribe = self._feed.subscribe(self._on_sample)
@@ -201,7 +208,7 @@ _collectors: dict[int, HardwareCollector] = {}
 
 
 def register(feed: LiveFeed, registry: CollectorRegistry = REGISTRY) -> None:
-    """Add the metrics of a feed to `registry`, replacing those of an earlier server."""
+    """Add the metrics of a feed to `registry`, and replace the metrics of an earlier server."""
     release(registry)
     _collectors[id(registry)] = HardwareCollector(feed)
     registry.register(_collectors[id(registry)])

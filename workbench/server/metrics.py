@@ -26,10 +26,10 @@ MAX_CLUSTERS = 16
 MAX_RANKS = 1024
 MAX_PHASES = 16
 MAX_CHARACTERS = 100
-"""Longest value of a label, in characters."""
+"""Maximum length of a label's value."""
 
 Row: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
-"""Values of labels, and the figures of what they name."""
+"""The values of the labels of a rank or device, and its figures."""
 
 PREFIX = "gradient_workbench_"
 _LABELS = ("cluster", "rank", "vm")
@@ -70,7 +70,10 @@ _GAUGES = (
 
 
 class TimingsCollector(Collector):
-    """Reads the kernels' registry at each scrape; by default that in the user's runtime folder."""
+    """Collector that reads the kernels' registry at each scrape.
+
+    By default, the registry is in the user's runtime folder.
+    """
 
     def __init__(self, registry: ProcessRegistry | None = None) -> None:
         self._registry = registry
@@ -80,8 +83,8 @@ class TimingsCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of all clusters whose kernel is running."""
-        # not cached: the folder depends on environment variables
+        """Yield the metrics of all clusters with a running kernel."""
+        # The registry is not cached, because its folder depends on environment variables.
         registry = self._registry or ProcessRegistry(jupyter_folder(jupyter_runtime_dir()) / FOLDER)
         ranks = [(labels, rank) for labels, rank in _ranks(registry.read())]
         for family in _COUNTERS:
@@ -105,7 +108,7 @@ def filled(
 ) -> Metric:
     """Return a metric with a sample for each known value in the rows.
 
-    `names` are those of the labels. An unknown value has no sample, rather than zero.
+    `names` are the names of the labels. An unknown value has no sample; it is not shown as 0.
     """
     metric = kind(f"{PREFIX}{family.name}", family.text, labels=names)
     for labels, figures in rows:
@@ -117,10 +120,12 @@ def filled(
 
 def _ranks(entries: list[dict[str, Any]]) -> Iterator[Row]:
     """Yield the labels and figures of each rank, and skip invalid entries."""
-    valid = [one for one in entries if one.get("version") == VERSION and number(one, ("time_s",))]
-    newest = sorted(valid, key=lambda one: float(one["time_s"]), reverse=True)
-    # if two clusters have the same name, only the newer one: samples must be unique
-    clusters = {_label(one.get("cluster")): one for one in reversed(newest[:MAX_CLUSTERS])}
+    valid_entries = [
+        entry for entry in entries if entry.get("version") == VERSION and number(entry, ("time_s",))
+    ]
+    newest = sorted(valid_entries, key=lambda entry: float(entry["time_s"]), reverse=True)
+    # Samples must be unique, so only the newer of two clusters with the same name is shown.
+    clusters = {_label(entry.get("cluster")): entry for entry in reversed(newest[:MAX_CLUSTERS])}
     for name, entry in clusters.items():
         seen: set[int] = set()
         for rank in _list(entry.get("ranks"))[:MAX_RANKS]:
@@ -133,12 +138,20 @@ def _ranks(entries: list[dict[str, Any]]) -> Iterator[Row]:
 def _phases(rank: dict[str, Any]) -> list[tuple[str, float]]:
     seconds = rank.get("seconds")
     names = list(seconds)[:MAX_PHASES] if isinstance(seconds, dict) else []
-    found = [(name, number(rank, ("seconds", name))) for name in names if name != "communication"]
-    return [(_label(name), value) for name, value in found if value is not None]
+    phases = [(name, number(rank, ("seconds", name))) for name in names if name != "communication"]
+    return [(_label(name), value) for name, value in phases if value is not None]
 
 
 def number(content: Any, path: tuple[str, ...]) -> float | None:
-    """Return the number at a path of names in JSON values; None if there is none."""
+    """Return the number at a path of names in JSON values; None without a finite number.
+
+    Examples
+    --------
+    >>> number({"memory": {"used_bytes": 512}}, ("memory", "used_bytes"))
+    512
+    >>> number({"memory": {"reason": "not reported"}}, ("memory", "used_bytes")) is None
+    True
+    """
     for name in path:
         content = content.get(name) if isinstance(content, dict) else None
     if isinstance(content, bool) or not isinstance(content, int | float):

@@ -16,14 +16,14 @@ from workbench.errors import printable, shortened
 from workbench.server.handlers import RestHandler
 
 _CHUNK_BYTES = 256 << 10
-_SHOWN = 200
-"""Most characters of a name in an error message."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_MAX_NAME_CHARACTERS = 200
+"""Maximum length of a name in an error message."""
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class RunFileError(Exception):
-    """A file of a run that is not sent; the message gives the reason."""
+    """A file of a run cannot be sent; the message gives the reason."""
 
 
 def open_run_file(run: str, name: str, folder: Path | None = None) -> int:
@@ -32,40 +32,40 @@ def open_run_file(run: str, name: str, folder: Path | None = None) -> int:
     Parameters
     ----------
     run, name
-        Names of the run's folder and of the file in it. No link is followed.
+        Names of the run's folder and of the file in it. No symbolic link is followed.
     folder
-        The folder of all runs; by default that of this user.
+        The folder of all runs; by default this user's folder.
 
     Raises
     ------
     RunFileError
-        There is no such file, it is not one for users, or it belongs to another user.
+        There is no such file, users may not download it, or it belongs to another user.
     """
     # Imported here, because it loads NumPy, and few servers send files of runs.
     from workbench.timings.folder import download_type
     from workbench.timings.runs import runs_folder
 
-    shown = printable(shortened(f"{run}/{name}", _SHOWN))
+    shown = printable(shortened(f"{run}/{name}", _MAX_NAME_CHARACTERS))
     if download_type(name) is None:
         raise RunFileError(f"{shown}: neither an evidence bundle nor the trace of a profile.")
     if not re.fullmatch(r"[\w.-]+", run) or run in {".", ".."}:
         raise RunFileError(f"{shown}: not the name of a run. %timings list shows all.")
-    where = folder or runs_folder()
+    parent = folder or runs_folder()
     try:
-        return _open(where, run, name)
+        return _open(parent, run, name)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RunFileError(f"{shown}: cannot be read in {where} ({reason}).") from error
+        raise RunFileError(f"{shown}: cannot be read in {parent} ({reason}).") from error
 
 
 def _open(folder: Path, run: str, name: str) -> int:
-    runs = os.open(folder, _FOLDER)
+    runs = os.open(folder, _FOLDER_FLAGS)
     try:
-        parent = os.open(run, _FOLDER | os.O_NOFOLLOW, dir_fd=runs)
+        parent = os.open(run, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=runs)
     finally:
         os.close(runs)
     try:
-        file = os.open(name, _FILE, dir_fd=parent)
+        file = os.open(name, _FILE_FLAGS, dir_fd=parent)
         problem = _problem(os.fstat(parent), os.fstat(file))
     finally:
         os.close(parent)
@@ -76,7 +76,7 @@ def _open(folder: Path, run: str, name: str) -> int:
 
 
 def _problem(folder: os.stat_result, file: os.stat_result) -> str:
-    """Return why an open file is not sent; empty if it is."""
+    """Return why an open file must not be sent; empty if it may be sent."""
     if not stat.S_ISREG(file.st_mode):
         return "not a regular file"
     user = os.geteuid()
@@ -105,7 +105,8 @@ class RunFileHandler(RestHandler):
     async def _send(self, file: int, name: str) -> None:
         from workbench.timings.folder import download_type
 
-        kind, remaining = download_type(name) or "", os.fstat(file).st_size
+        kind = download_type(name) or ""
+        remaining = os.fstat(file).st_size
         self.set_header("Content-Type", kind)
         self.set_header("Content-Length", str(remaining))
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')

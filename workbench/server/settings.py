@@ -20,6 +20,6 @@ class GradientWorkbench(Configurable):
     ).tag(config=True)
 
     def apply(self) -> None:
-        """Hand the settings to the kernels that this server starts, by its environment."""
+        """Pass the settings to the kernels that this server starts, in environment variables."""
         if not self.record_use:
             os.environ[VARIABLE] = "off"
