@@ -81,8 +81,8 @@ audit: $(STAMPS)/node-modules $(STAMPS)/dev  ## ask PyPI and npm for known vulne
 	@$(JLPM) npm audit --recursive --environment production
 
 lint: $(STAMPS)/frontend $(STAMPS)/dev  ## run all linters and type checkers
-	@echo "==> ruff, mypy, stylelint, prettier, eslint"
-	@.ci/limit 300 bash -euc '$(BIN)/ruff check; $(BIN)/ruff format --check; $(BIN)/mypy; $(JLPM) lint:check'
+	@echo "==> ruff, mypy, language, stylelint, prettier, eslint"
+	@.ci/limit 300 bash -euc '$(BIN)/ruff check; $(BIN)/ruff format --check; $(BIN)/mypy; $(BIN)/python .ci/language; $(JLPM) lint:check'
 
 docs: $(STAMPS)/ready $(STAMPS)/docs  ## build the documentation into build/docs
 	@echo "==> documentation (about two minutes, most of it to execute the example notebooks)"
