@@ -115,9 +115,9 @@ class PanelLink:
         elif kind == "watch":
             self._watch.renew() if request.get("on") else self._watch.stop()
         elif kind == "live":
-            cluster_actions.begin(self._open_live, partial(self._fail, kind), lambda: None)
+            cluster_actions.run_in_thread(self._open_live, partial(self._fail, kind), lambda: None)
         elif kind in _ACTIONS:
-            cluster_actions.begin(
+            cluster_actions.run_in_thread(
                 lambda: _ACTIONS[kind](request), partial(self._fail, kind), lambda: self._end(kind)
             )
         else:

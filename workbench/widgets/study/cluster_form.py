@@ -108,7 +108,7 @@ class ClusterForm(VBox):
     def _begin(self, action: Callable[[], None]) -> None:
         self.error, self._pending = "", True
         self._updates.request()
-        cluster_actions.begin(action, self._fail, self._end)
+        cluster_actions.run_in_thread(action, self._fail, self._end)
 
     def _fail(self, reason: str) -> None:
         self.error = reason
