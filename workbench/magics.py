@@ -308,9 +308,9 @@ class WorkbenchMagics(Magics):
         args = parse_line(self.explain, line)
         if args.all and args.latest is not None:
             raise UsageError(f"%explain {line}: --all and --latest exclude each other. Name one.")
-        from workbench.widgets.views import explained
+        from workbench.widgets.views import explain_view
 
-        return explained(args.run, args.latest, all_cells=args.all, sample=args.sample)
+        return explain_view(args.run, args.latest, all_cells=args.all, sample=args.sample)
 
     @property
     def _namespace(self) -> dict[str, Any]:

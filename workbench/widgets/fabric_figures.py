@@ -181,11 +181,11 @@ def matrix_html(matrix: BandwidthMatrix) -> str:
             ("Disjoint pairs at once", matrix.together_gbps),
         )
     )
-    slow_links = "".join(f"<div><b>Slow:</b> {escape(text)}</div>" for text in matrix.slow)
+    slow = "".join(f"<div><b>Slow:</b> {escape(text)}</div>" for text in matrix.slow)
     unknown = f"<div><b>Unknown:</b> {escape(matrix.unknown)}</div>" if matrix.unknown else ""
     return (
         f'<div style="display:flex;gap:32px;flex-wrap:wrap;font-size:12px">{"".join(tables)}</div>'
-        f'<div style="font-size:12px;margin-top:6px">{slow_links or "No link is slow."}{unknown}</div>'
+        f'<div style="font-size:12px;margin-top:6px">{slow or "No link is slow."}{unknown}</div>'
     )
 
 
