@@ -64,7 +64,7 @@ def study_figure(*studies: ScalingStudy) -> Any:
         pale = [(row + offset, low, high) for row, (low, high) in allowed if high > low]
         _add_bars(figure, name, style, pale, opacity=0.35, showlegend=False)
     intervals = [(row - 0.27, ratio.low, ratio.high) for row, ratio in enumerate(ratios)
-             if ratio.high > ratio.low]  # fmt: skip
+                 if ratio.high > ratio.low]  # fmt: skip
     spread = PhaseStyle("", "", INK)
     _add_bars(figure, "95 % interval", spread, intervals, thick=_THIN, showlegend=False)
     figure.apply_style(

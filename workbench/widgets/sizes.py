@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workbench.timings.source import TimingsSource
 
 _MAX_POINTS = 1000
-"""Limit of the points; those with the most time are kept, since many sizes fill the page."""
+"""Limit of the points, so that varying sizes do not fill the page."""
 _LINE_POINTS = 60
 _KEYS = ["name", "kind", "bytes"]
 _BUFFER_NOTE = "A point is one fused buffer; queueing is not included."
@@ -69,7 +69,7 @@ def sizes_figure(
     by_buffer = not with_service.empty
     points = _quantiles(_buffers(with_service) if by_buffer else _collectives(frame))
     left_out = len(points) - _MAX_POINTS
-    points = points.nlargest(_MAX_POINTS, "total_us")
+    points = points.nlargest(_MAX_POINTS, "total_us")  # those with the most time
     figure = new_figure("Time of collectives, by size")
     for index, (kind, kind_points) in enumerate(points.groupby("kind", sort=True)):
         figure.add_trace(_marks(str(kind), kind_points, _SYMBOLS[index % len(_SYMBOLS)]))

@@ -34,7 +34,7 @@ _OFF = float("-inf")
 _REPEAT_S = 3.0
 """Interval between descriptions of the VMs while a cell runs.
 
-A page that is reloaded during a cell can listen but cannot send requests, and shows no devices until
+A page that is reloaded during a cell can listen but cannot send requests. It shows no devices until
 a description arrives. A description has about 12 kB per VM.
 """
 

@@ -162,9 +162,10 @@ def _lanes(collectives: list[Collective]) -> list[int]:
 
 
 def _text(collective: Collective) -> str:
+    duration_ms = (collective.finished_ns - collective.submitted_ns) / 1e6
     lines = [
         collective.label,
-        f"{collective.size_bytes:,} bytes in {(collective.finished_ns - collective.submitted_ns) / 1e6:.3f} ms",
+        f"{collective.size_bytes:,} bytes in {duration_ms:.3f} ms",
     ]
     if collective.algbw_gbps is not None:
         lines.append(f"algbw {collective.algbw_gbps:.3g} Gbit/s, including queueing")

@@ -30,8 +30,8 @@ class ClusterForm(VBox):
     fields
         The fields of the options of a start, by the option's name.
     buttons
-        The buttons, by the name of the action: ``"start"``, ``"resize"``, ``"restart"``, ``"calibrate"`` and
-        ``"stop"``.
+        The buttons, by the name of the action: ``"start"``, ``"resize"``, ``"restart"``,
+        ``"calibrate"`` and ``"stop"``.
     error
         Why the last action failed; empty if it succeeded.
     """

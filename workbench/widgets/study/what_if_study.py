@@ -97,8 +97,9 @@ class WhatIfStudy(VBox):
             current.x = [self.controls["gbps"].value]
             current.y = [prediction.predicted_us / 1e3]
         self._text.value = (
-            f"<b>{prediction.measured_us / 1e3:,.1f} ms measured, {prediction.predicted_us / 1e3:,.1f} ms "
-            f"{prediction.heading} ({prediction.speedup:.2f}x, {prediction.exposed_share:.0%} exposed)</b><br>"
+            f"<b>{prediction.measured_us / 1e3:,.1f} ms measured, "
+            f"{prediction.predicted_us / 1e3:,.1f} ms {prediction.heading} "
+            f"({prediction.speedup:.2f}x, {prediction.exposed_share:.0%} exposed)</b><br>"
             + "<br>".join(map(escape, prediction.remarks))
         )
 
