@@ -77,8 +77,8 @@ class MagicCompleter:
         word_match = _WORD.search(before)
         if in_cell and word_match:
             above = "\n".join(context.full_text.split("\n")[1 : context.cursor_line])
-            candidates = self._names | _INITIAL | assigned_names(self._shell, above)
-            return _result(sorted(candidates), word_match[0], "instance", suppress=False)
+            visible_names = self._names | _INITIAL | assigned_names(self._shell, above)
+            return _result(sorted(visible_names), word_match[0], "instance", suppress=False)
         return _result((), "", "", suppress=False)
 
     def _words(self, name: str, in_cell: bool, text: str) -> Iterator[str]:

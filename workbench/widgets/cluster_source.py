@@ -260,7 +260,7 @@ class ClusterSource:
                 self._unsubscribe = timings.subscribe(self._notify)
                 # Assigned last, because other threads compare it without the lock.
                 self._timings = timings
-                _log.debug("%s: run %d begins", self._cluster.name, self._run)
+                _log.debug("timings: run %d begins", self._run)
             return timings
 
     def _notify(self) -> None:

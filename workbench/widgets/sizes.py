@@ -35,9 +35,9 @@ def sizes_figure(
     """Draw the time of collectives by their size, with the lines of the fabric if known.
 
     A point is a buffer, the collectives that travelled together (`timings.frame.collectives`).
-    It shows the bytes, and the service time, which excludes queueing. If no service time is known, a
-    point is a collective: the shortest time over ranks from submitted to finished, which
-    excludes waiting for a late rank. Points are medians over iterations, and their error bars
+    It shows the bytes, and the service time, which excludes queueing. If no service time is known,
+    a point is a collective. It shows the shortest time over ranks from submitted to finished,
+    which excludes waiting for a late rank. Points are medians over iterations, and their error bars
     extend from the 10th to the 90th percentile.
 
     Parameters

@@ -68,8 +68,8 @@ class _Axis(NamedTuple):
         if self.log:
             first = math.floor(math.log10(self.low))
             last = math.ceil(math.log10(self.high))
-            step = max(1, (last - first) // 8)
-            powers = [10.0**power for power in range(first, last + 1, step)]
+            power_step = max(1, (last - first) // 8)
+            powers = [10.0**power for power in range(first, last + 1, power_step)]
             return [power for power in powers if self.low <= power <= self.high]
         span = self.high - self.low
         decade = 10.0 ** math.floor(math.log10(span / 5)) if span > 0 else 1.0
