@@ -1,4 +1,4 @@
-"""Run `ip` and similar commands, and check that this machine can."""
+"""Run `ip` and similar commands, and check whether VMs can be created."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Machines:
     ssh_config : Path
         Configuration for ``ssh -F`` to reach them by name, from here and from each other.
     kernel_address : str
-        Address of this machine in their network.
+        Address of the kernel, outside the VMs, in their network.
     """
 
     def __init__(self, lease: Lease, interfaces: Sequence[str]) -> None:

@@ -19,10 +19,10 @@ from workbench.testbed.commands import batch, call
 KERNEL_HOST = 254
 """Last number of this machine's address; those of the VMs start at 1."""
 
-# The token bucket holds what a link sends in this time, so that a timer may be that late: with a
-# smaller bucket, TCP on a busy machine does not reach the link's rate.
+# The token bucket holds as much as a link sends in this time, so a timer may be late by this time.
+# With a smaller bucket, TCP on a busy machine does not reach the link's rate.
 _SLACK_S = 0.5e-3
-# TCP passes on up to 64 KiB at a time; a smaller bucket would split each of them.
+# TCP sends up to 64 KiB at a time. A smaller bucket would split each such block.
 _MIN_BURST_BYTES = 128 << 10
 # How long a packet waits in the queue before it is dropped, as in a switch's buffer.
 _QUEUE_MS = 5
@@ -127,7 +127,7 @@ def shape(vm: Vm, gbps: float | None) -> None:
     for end in (("-n", vm.namespace), vm.interface), ((), vm.bridge_port):
         namespace_arguments, device = end
         if gbps is None:
-            # A device without its own qdisc has none to delete.
+            # Only a device with a token bucket has a qdisc that can be deleted.
             if "tbf" in call("tc", *namespace_arguments, "qdisc", "show", "dev", device):
                 call("tc", *namespace_arguments, "qdisc", "delete", "dev", device, "root")
             continue
@@ -205,8 +205,8 @@ def hosts_text(vm: Vm, all_vms: Sequence[Vm], own_name_on_loopback: bool) -> str
 def _unlocked_root() -> str | None:
     """Return a shadow file that allows root to log in with a key; None if not needed.
 
-    An sshd without PAM rejects users whose password is locked with an exclamation mark,
-    even with a key, and Ubuntu locks root's password.
+    An sshd without PAM rejects a user with a password locked by an exclamation mark, even if the
+    user has a key. Ubuntu locks root's password in this way.
     """
     try:
         lines = _SHADOW.read_text(encoding="utf-8").splitlines()

@@ -278,13 +278,15 @@ class ClusterSource:
         rows = timings.between(
             max(first, last - self._iteration_limit(_MAX_STRAGGLER_ITERATIONS)), last
         )
-        entries = [_straggler(row) for row in stragglers.find(rows) if row["how_often"] != _ONCE]
+        lasting = [_straggler(row) for row in stragglers.find(rows) if row["how_often"] != _ONCE]
         if not selected:
             with self._run_lock:
                 if timings is self._timings:  # otherwise, the stored ones belong to the new run
-                    entries = [self._extended(entry) for entry in entries]
-                    self._lasting_stragglers = entries
-        return tuple(sorted(entries, key=lambda entry: -entry.last_iteration)[:MAX_STRAGGLERS])
+                    lasting = [self._extended(straggler) for straggler in lasting]
+                    self._lasting_stragglers = lasting
+        return tuple(
+            sorted(lasting, key=lambda straggler: -straggler.last_iteration)[:MAX_STRAGGLERS]
+        )
 
     def _extended(self, straggler: StragglerEntry) -> StragglerEntry:
         """Return a straggler with an earlier first iteration if it was already late before."""

@@ -57,17 +57,23 @@ def earlier_run(name: str) -> EarlierRun | Unknown:
         return Unknown(str(error))
     if not len(rows):
         return Unknown(f"run {name}: it has no iteration. Choose another run.")
-    each, times = _times(rows)
+    iterations_per_time, times = _times(rows)
     return EarlierRun(
-        name, int(rows["iteration"].max()) + 1, each, times, summarize(rows).iteration_us
+        name,
+        int(rows["iteration"].max()) + 1,
+        iterations_per_time,
+        times,
+        summarize(rows).iteration_us,
     )
 
 
 def _times(rows: Rows) -> tuple[int, tuple[float | None, ...]]:
     """Return how many iterations each time covers, and its mean over them and the ranks."""
     numbers = rows["iteration"]
-    each = -(-(int(numbers.max()) + 1) // MAX_POINTS)
-    counts = np.bincount(numbers // each)
-    sums = np.bincount(numbers // each, weights=rows["iteration_ns"] / 1e3)
+    iterations_per_time = -(-(int(numbers.max()) + 1) // MAX_POINTS)
+    counts = np.bincount(numbers // iterations_per_time)
+    sums = np.bincount(numbers // iterations_per_time, weights=rows["iteration_ns"] / 1e3)
     pairs = zip(sums.tolist(), counts.tolist(), strict=True)
-    return each, tuple(round(total / count, 1) if count else None for total, count in pairs)
+    return iterations_per_time, tuple(
+        round(total / count, 1) if count else None for total, count in pairs
+    )

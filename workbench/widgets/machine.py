@@ -125,9 +125,10 @@ class ResourcesView:
 def _bounded(head: list[str], rows: list[list[Any]], noun: str) -> str:
     """Return a table of the first rows, with more rows collapsed below it."""
     text = table(head, rows[:MAX_DEVICES])
-    more = rows[MAX_DEVICES:_MAX_ROWS]
-    if more:
-        text += f"<details><summary>{len(more)} more {noun}s</summary>{table(head, more)}</details>"
+    collapsed_rows = rows[MAX_DEVICES:_MAX_ROWS]
+    if collapsed_rows:
+        summary = f"{len(collapsed_rows)} more {noun}s"
+        text += f"<details><summary>{summary}</summary>{table(head, collapsed_rows)}</details>"
     if len(rows) > _MAX_ROWS:
         note = f"{len(rows) - _MAX_ROWS:,} {noun}s are not shown. See this view's `.snapshot`."
         text += f'<p style="font-size:12px;margin:4px 0">{note}</p>'

@@ -208,8 +208,8 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
 
 
 def _with_rows(content: dict[str, Any], window: RowWindow) -> ViewMessage:
-    more = {"columns": list(COLUMNS), "rows": window.rows}
-    return ViewMessage(content | more, [_pack(window)])
+    layout = {"columns": list(COLUMNS), "rows": window.rows}
+    return ViewMessage(content | layout, [_pack(window)])
 
 
 def _status_fields(status: Status, summary: KeyFigures, seq: int) -> dict[str, Any]:

@@ -22,10 +22,10 @@ _PENDING = Unknown("the rates of the VMs' NICs are being read")
 
 
 def nominal_gbps(cluster: Cluster) -> float | Unknown:
-    """Return the rate of the VM whose ranks have the slowest NICs, in gigabits per second.
+    """Return the rate of the slowest VM's NICs, in gigabits per second.
 
-    Across VMs, the NICs of each VM carry the ring's bus bandwidth once in each direction,
-    so their rate is an upper bound.
+    Only NICs that ranks use count. Across VMs, the NICs of each VM carry the ring's bus bandwidth
+    once in each direction. So their rate is an upper bound.
     """
     if not _across_vms(cluster):
         return _ONE_VM

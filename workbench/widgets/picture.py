@@ -178,8 +178,10 @@ def _one_iteration(grid: Grid, pattern: str) -> str:
     row_height = min(48.0, 240.0 / count)
     longest = np.nanmax(totals[index], initial=1.0)
     frame = Frame(SPLIT + 76, 0, RIGHT - SPLIT - 76 - 62, 1, 0, round_up(longest * 1.01))
-    more = len(grid.ranks) - count
-    text = f"iteration {grid.iterations[index]:,}" + (f", {more} more ranks" if more else "")
+    hidden_ranks = len(grid.ranks) - count
+    text = f"iteration {grid.iterations[index]:,}" + (
+        f", {hidden_ranks} more ranks" if hidden_ranks else ""
+    )
     parts = [label(SPLIT + 30, 38, text, font_weight="bold")]
     for row in range(count):
         y = 46 + row * row_height

@@ -23,7 +23,7 @@ _BELOW_AXIS_PX = 48
 
 
 class TimingsFigure(go.Figure):
-    """A plotly figure whose MIME bundle includes a static picture and its values.
+    """A plotly figure with a static picture and a table of values in its MIME bundle.
 
     `_title` describes the figure in plain text. `_values` contains the values of figures that do
     not show ranks or collectives.

@@ -20,7 +20,7 @@ MIME_TYPE = "application/vnd.gradient-workbench.file+json"
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file that the server's route ``runs/RUN/files/FILE`` sends."""
+    """A file that the server sends through its route ``runs/RUN/files/FILE``."""
 
     run: str
     file: str

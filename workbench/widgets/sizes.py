@@ -104,8 +104,8 @@ def _buffers(frame: pd.DataFrame) -> pd.DataFrame:
         us=("service_us", "first"),
         count=("name", "size"),
     )
-    more = buffers["count"] > 1
-    buffers.loc[more, "name"] += " and " + (buffers["count"] - 1).astype(str) + " more"
+    is_fused = buffers["count"] > 1
+    buffers.loc[is_fused, "name"] += " and " + (buffers["count"] - 1).astype(str) + " more"
     return buffers
 
 

@@ -14,12 +14,15 @@ from workbench.widgets.source import TimingSource
 _log = logging.getLogger(__name__)
 
 MIN_S = 0.05
-"""Shortest interval between messages. Ranks send eleven times a second: records that arrive after
-those of the other ranks are sent soon, and do not delay the next message."""
+"""Shortest interval between messages.
+
+Ranks send eleven times a second. So records that arrive after the records of other ranks are sent
+soon, and do not delay the next message.
+"""
 SHARE = 0.2
-"""With thousands of ranks messages are sent less often, so that they use less of a core."""
+"""Maximum share of a core for messages; with thousands of ranks, they are sent less often."""
 RECENT = 0.1
-"""Share of the newest message in the mean cost of a message."""
+"""Weight of the newest message in the moving average of the cost of a message."""
 MAX_S = 1.0
 """Longest interval between messages while rows arrive."""
 GATHER_S = 0.005

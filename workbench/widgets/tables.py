@@ -81,10 +81,10 @@ def summary_table(reading: TimingsReading) -> str:
         for index, rank_place in enumerate(rank_places[:MAX_RANKS])
     ]
     rows.append(_row("all", "", [all_ranks[name] for name in names], names))
-    beyond = len(rank_places) - MAX_RANKS
-    more = f", {beyond} more ranks not shown" if beyond > 0 else ""
+    omitted_ranks = len(rank_places) - MAX_RANKS
+    omission = f", {omitted_ranks} more ranks not shown" if omitted_ranks > 0 else ""
     caption = (
-        f"Mean of {iterations_text(grid.iterations[0], grid.iterations[-1])}{more}; "
+        f"Mean of {iterations_text(grid.iterations[0], grid.iterations[-1])}{omission}; "
         "times in ms. "
         "Overlapped communication is hidden behind compute and does not lengthen the iteration. "
         "Exposed communication is waiting for the last rank, queueing and transfer, divided as in "

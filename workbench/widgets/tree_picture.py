@@ -146,9 +146,9 @@ def _box(node: _Node, top: float, bottom: float) -> str:
 def _nvlinks(snapshot: Snapshot, placed: dict[str, _Node], top: float) -> list[str]:
     """Draw a bar below each group of GPUs connected by NVLink."""
     gpus = {gpu.index: placed.get(str(gpu.pci_address)) for gpu in snapshot.gpus}
-    drawn = [index for index, node in gpus.items() if node is not None][:_MAX_GPUS]
+    drawn_gpus = [index for index, node in gpus.items() if node is not None][:_MAX_GPUS]
     groups: list[list[int]] = []
-    for index in drawn:
+    for index in drawn_gpus:
         connected_groups = [
             group for group in groups if snapshot.distance(group[0], index) == "NVLINK"
         ]
@@ -156,12 +156,12 @@ def _nvlinks(snapshot: Snapshot, placed: dict[str, _Node], top: float) -> list[s
     bars: list[str] = []
     for group in (group for group in groups if len(group) > 1):
         y = top + 14 + 22 * len(bars)
-        middles = [node.middle for index in group if (node := gpus[index]) is not None]
+        centers = [node.middle for index in group if (node := gpus[index]) is not None]
         stroke = {"stroke": _NVLINK, "stroke_opacity": 1, "stroke_width": 2}
         bars.append(
-            line(min(middles), y, max(middles), y, **stroke)
-            + "".join(line(x, top, x, y, **stroke) for x in middles)
-            + label(min(middles) + 6, y - 3, "NVLink")
+            line(min(centers), y, max(centers), y, **stroke)
+            + "".join(line(x, top, x, y, **stroke) for x in centers)
+            + label(min(centers) + 6, y - 3, "NVLink")
         )
     return bars
 
