@@ -161,7 +161,7 @@ def _kill(namespaces: list[str]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
-    _log.warning("processes still run in %s after %g s", ", ".join(namespaces), _KILL_S)
+    _log.info("processes still run in %s after %g s", ", ".join(namespaces), _KILL_S)
 
 
 def _pids(namespace: str) -> list[int]:

@@ -85,7 +85,8 @@ def _calibrated(cluster: Cluster, summary: Summary) -> float | Unknown:
         return Unknown(fabric.caveat)
     if fabric.n != cluster.n:
         return Unknown(f"calibrated with {fabric.n} ranks: run cluster.calibrate() again")
-    # The sizes are compared as one allreduce, since exposed and overlapped communication count.
+    # The comparison treats all bytes as one allreduce: both exposed and overlapped communication
+    # count.
     size_bytes = summary.bytes
     rank_count = fabric.n
     us = fabric.predict_us(size_bytes)

@@ -119,7 +119,7 @@ def _lay_out(node: _Node, left: float) -> float:
     if not node.below:
         node.right = left + _BOX_WIDTH
         return node.right
-    for child in sorted(node.below.values(), key=lambda node_below: node_below.kind != "gpu"):
+    for child in sorted(node.below.values(), key=lambda child: child.kind != "gpu"):
         left = _lay_out(child, left) + _GAP
     node.right = left - _GAP
     return node.right

@@ -58,13 +58,12 @@ def waterfall_figure(timings: TimingsSource, iteration: int | None = None) -> An
     """
     number = _newest(timings) if iteration is None else iteration
     rows = select_rows(timings, (number, number))
-    nearby_rows = select_rows(
-        timings, (number - 50, number + 50)
-    )  # one iteration is too few to align ranks
+    # One iteration is too few to align the ranks.
+    nearby_rows = select_rows(timings, (number - 50, number + 50))
     alignment = align(timings, nearby_rows, None)
-    (drawn,) = iter_iterations(timings, rows)
+    (drawn_iteration,) = iter_iterations(timings, rows)
     begins = alignment.begins(rows)
-    figure = _chart(number, rows, drawn, (begins - begins.min()) / 1e6)
+    figure = _chart(number, rows, drawn_iteration, (begins - begins.min()) / 1e6)
     vms = timings.vm_names()
     names = [_name(rank, vms.get(rank)) for rank in rows["rank"].tolist()]
     figure.apply_style(height=_MIN_PX + _RANK_PX * (len(rows) - 1), notes=_notes(alignment))
