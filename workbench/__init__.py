@@ -164,7 +164,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         value = getattr(importlib.import_module(_MODULES[name]), name)
         if name == "Cluster":
-            value.after_cell = _conclude
+            value.after_cell = _store_verdict
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -174,7 +174,7 @@ def __dir__() -> list[str]:
     return sorted(set(globals()) | set(_MODULES))
 
 
-def _conclude(cluster: Cluster | None) -> None:
+def _store_verdict(cluster: Cluster | None) -> None:
     """Store the verdict of a cluster's last cell; the advisor is loaded after the first cell."""
     importlib.import_module("workbench.advisor.verdict").conclude(cluster)
 

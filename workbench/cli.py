@@ -1,7 +1,7 @@
 """The command line: ``workbench COMMAND``.
 
-Each subcommand has two functions: one adds its options to the parser, the other runs it
-and returns the exit status. The second imports what the subcommand needs.
+Each subcommand has two functions. The first adds its options to the parser. The second runs it
+and returns the exit status, and imports the modules that only this subcommand needs.
 """
 
 from __future__ import annotations
@@ -34,9 +34,23 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand (by default that of ``sys.argv``) and return its exit status."""
+    """Run one subcommand and return its exit status.
+
+    Parameters
+    ----------
+    argv
+        The arguments without the program's name; by default those of ``sys.argv``.
+
+    Examples
+    --------
+    >>> main(["plan", "340M", "--gbps", "10"])
+    parameters                    340,000,000  counted in the model, or given
+    gradients                         1.36 GB  340,000,000 × 4 B
+    ...
+    0
+    """
     logs.print_all()
-    _escape_what_cannot_be_encoded()
+    _escape_unencodable_characters()
     arguments = make_parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
@@ -63,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _escape_what_cannot_be_encoded() -> None:
+def _escape_unencodable_characters() -> None:
     r"""Write characters that a terminal's encoding lacks as ``\xe9``, instead of failing.
 
     Names of hosts, devices and files may have any characters, and a terminal only ASCII.
@@ -170,13 +184,18 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if len(arguments.files) > 1:
         _check_one_source(arguments)
         vms = load_vms(arguments.files)
-        found = {vm: diagnose(snapshot) for vm, snapshot in vms.items()}
+        findings_by_vm = {vm: diagnose(snapshot) for vm, snapshot in vms.items()}
         across = diagnose_all(vms)
         if arguments.json:
-            print(_findings_json(found, across))
+            print(_findings_json(findings_by_vm, across))
         else:
-            print(describe_all(vms, found, across))
-        return _status([*across, *(one for each in found.values() for one in each)])
+            print(describe_all(vms, findings_by_vm, across))
+        return _status(
+            [
+                *across,
+                *(finding for vm_findings in findings_by_vm.values() for finding in vm_findings),
+            ]
+        )
     snapshot = _snapshot(arguments)
     findings = diagnose(snapshot)
     if arguments.json:
@@ -195,11 +214,15 @@ def _check_one_source(arguments: argparse.Namespace) -> None:
         )
 
 
-def _findings_json(found: Mapping[str, Sequence[Finding]], across: Sequence[Finding]) -> str:
-    """Return the findings of each VM, and those of the comparison of VMs, as JSON."""
+def _findings_json(
+    findings_by_vm: Mapping[str, Sequence[Finding]], across: Sequence[Finding]
+) -> str:
+    """Return the findings on each VM, and on the comparison of VMs, as JSON."""
     plain = {
         "version": __version__,
-        "vms": {vm: [asdict(finding) for finding in findings] for vm, findings in found.items()},
+        "vms": {
+            vm: [asdict(finding) for finding in findings] for vm, findings in findings_by_vm.items()
+        },
         "across_vms": [asdict(finding) for finding in across],
     }
     return json.dumps(plain, indent=2)
@@ -253,29 +276,45 @@ def _plan(arguments: argparse.Namespace) -> int:
     for name in ("command", "run", "json"):
         del options[name]
     try:
-        made = plan(options.pop("parameters"), **options)
+        plan_record = plan(options.pop("parameters"), **options)
     except UsageError as error:
         raise UsageError(_name_options(str(error), options)) from None
-    print(json.dumps(asdict(made), indent=2) if arguments.json else _name_cures(str(made), options))
+    print(
+        json.dumps(asdict(plan_record), indent=2)
+        if arguments.json
+        else _name_options_in_plan(str(plan_record), options)
+    )
     return 0
 
 
-def _name_cures(text: str, names: Iterable[str]) -> str:
-    """Return a plan with the arguments that it asks for named as options of the command line."""
+def _name_options_in_plan(text: str, names: Iterable[str]) -> str:
+    """Return a plan's text with the missing arguments named as command-line options.
+
+    Examples
+    --------
+    >>> _name_options_in_plan("not known: time. Give compute_ms.", ["compute_ms"])
+    'not known: time. Give --compute-ms.'
+    """
     for name in names:
-        asked = rf"(?m)^(not known: .*(?:Give| or) ){name}\b"
-        text = re.sub(asked, rf"\1--{name.replace('_', '-')}", text)
+        pattern = rf"(?m)^(not known: .*(?:Give| or) ){name}\b"
+        text = re.sub(pattern, rf"\1--{name.replace('_', '-')}", text)
     return text
 
 
 def _name_options(text: str, names: Iterable[str]) -> str:
-    """Return an error of a function with its arguments named as options of the command line."""
-    given, colon, rest = text.partition(": ")
+    """Return an error's text with the arguments named as command-line options.
+
+    Examples
+    --------
+    >>> _name_options("ranks_per_vm=0: not a number of ranks.", ["ranks_per_vm"])
+    '--ranks-per-vm 0: not a number of ranks.'
+    """
+    subject, colon, explanation = text.partition(": ")
     for name in names:
         option = f"--{name.replace('_', '-')}"
-        given = re.sub(rf"(?<![\w'-]){name}=", f"{option} ", given)
-        given = re.sub(rf"(?<![\w'-]){name}(?= and |$)", option, given)
-    return given + colon + rest
+        subject = re.sub(rf"(?<![\w'-]){name}=", f"{option} ", subject)
+        subject = re.sub(rf"(?<![\w'-]){name}(?= and |$)", option, subject)
+    return subject + colon + explanation
 
 
 def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

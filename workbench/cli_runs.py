@@ -1,4 +1,4 @@
-"""The subcommands about the past: ``workbench use|replay|bundle``; see `cli`."""
+"""The subcommands about recorded runs and use: ``workbench use|replay|bundle``; see `cli`."""
 
 from __future__ import annotations
 

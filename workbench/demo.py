@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +16,11 @@ from typing import Any
 from workbench.errors import CellError, UsageError
 from workbench.timings.session_file import SUFFIX
 
-# In a clone, a link to the notebook next to the other examples. The folder has nothing else, since
-# it is the working directory of the kernel and the ranks, from which they can import.
+# In a clone, this is a link to the notebook next to the other examples. The folder contains nothing
+# else, because it is the working directory of the kernel and the ranks, which can import from it.
 NOTEBOOK = (Path(__file__).parent / "notebooks" / "01-quickstart.ipynb").resolve()
+_log = logging.getLogger(__name__)
+
 _CELL_TIMEOUT_S = 300
 _MAX_STARTS = 3
 
@@ -43,9 +47,9 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
     Raises
     ------
     UsageError
-        If there is no such notebook, or a package that runs it is missing.
+        There is no such notebook, or a required package is missing.
     CellError
-        If a cell failed.
+        A cell failed.
     """
     return write_page(execute(notebook), html)
 
@@ -72,12 +76,13 @@ def execute(notebook: Path) -> Any:
     client = nbclient.NotebookClient(
         page,
         timeout=_CELL_TIMEOUT_S,
-        iopub_timeout=_CELL_TIMEOUT_S,  # of 4 s by default, after which nbclient drops output
+        iopub_timeout=_CELL_TIMEOUT_S,  # by default 4 s, then nbclient drops output
         kernel_name="python3",
         resources={"metadata": {"path": str(notebook.parent)}},
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
-        coalesce_streams=True,  # of a progress line only its last state
+        coalesce_streams=True,  # keeps only the last state of a progress line
     )
+    started_at = time.monotonic()
     for starts_left in reversed(range(_MAX_STARTS)):
         try:
             client.execute()
@@ -88,24 +93,26 @@ def execute(notebook: Path) -> Any:
         ) as error:
             raise CellError(f"{notebook.name} failed: {error}") from None
         except RuntimeError as error:
-            # jupyter_client chooses the kernel's ports; another process may take one of them
-            # before the kernel does, which then ends. No cell has run yet.
+            # jupyter_client chooses the kernel's ports. If another process takes one of them
+            # first, the kernel ends. No cell has run yet, so the start is repeated.
             if not starts_left or "died before replying" not in str(error):
                 raise
+            _log.info("%s: the kernel did not start, trying again: %s", notebook.name, error)
         else:
             break
+    _log.info("%s: executed in %.1f s", notebook.name, time.monotonic() - started_at)
     return page
 
 
 def _check_packages(notebook: Path) -> None:
     """Raise `UsageError` if a package that the notebook needs is not installed."""
-    needed = ["nbclient", "nbconvert", "nbformat"]
+    required = ["nbclient", "nbconvert", "nbformat"]
     if notebook == NOTEBOOK:
-        needed.append("sklearn")  # its data
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
+        required.append("sklearn")  # the notebook trains on its data
+    missing_packages = [name for name in required if find_spec(name) is None]
+    if missing_packages:
         raise UsageError(
-            f"workbench demo: not installed: {', '.join(missing)}. Run "
+            f"workbench demo: not installed: {', '.join(missing_packages)}. Run "
             "`pip install 'gradient-workbench[notebooks]'`."
         )
 
@@ -145,7 +152,7 @@ def open_replay(run: str, speed: float, notebook: Path | None = None) -> int:
 
     checked_speed(speed)
     path = str(open_run(run).path)
-    if Path(run).suffix == SUFFIX:  # unpacked for this process only
+    if Path(run).suffix == SUFFIX:  # it was unpacked for this process only
         path = str(Path(run).expanduser().absolute())
     cells = [
         nbformat.v4.new_markdown_cell(

@@ -1,4 +1,4 @@
-"""The magic ``%fabric``: what the links deliver, and what other links would change."""
+"""The magic ``%fabric``: measured rates of links, and predictions for other links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = (
     ("scaling", "gbps", "save"),
     ("scaling", "repeats"),
 )
-"""A verb, and options that only it has."""
+"""Verbs, each with options that only this verb accepts."""
 
 
 @magics_class
@@ -101,7 +101,13 @@ def _check(args: Any, line: str, cell: str | None) -> None:
 
 
 def _sizes(text: str | None, line: str) -> list[int]:
-    """Return the numbers of ranks of a scaling study."""
+    """Return the numbers of ranks of a scaling study.
+
+    Examples
+    --------
+    >>> _sizes("1,2,4", "scaling --ranks 1,2,4")
+    [1, 2, 4]
+    """
     if text is None or not re.fullmatch(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", text):
         raise UsageError(f"%%fabric {line}: --ranks must be numbers of ranks. Write --ranks 1,2,4.")
     return [int(number) for number in text.split(",")]

@@ -1,4 +1,4 @@
-"""Parse the lines of the magics."""
+"""Parse the lines of magics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,34 @@ _COMMENT = re.compile(r"""("[^"]*"|'[^']*')|(?:^|(?<=\s))#.*""")
 
 
 def parse_line(magic: Any, line: str) -> Any:
-    """Parse a magic's line, without a comment; an invalid line raises `UsageError`."""
-    line = _COMMENT.sub(lambda found: found[1] or "", line).rstrip()
+    """Parse a magic's line without its comment.
+
+    Parameters
+    ----------
+    magic
+        The method of a magic, with the parser of ``magic_arguments``.
+    line
+        The text after the magic's name.
+
+    Raises
+    ------
+    UsageError
+        The line is not valid.
+
+    Examples
+    --------
+    >>> from workbench.fabric_magics import FabricMagics
+    >>> args = parse_line(FabricMagics.fabric, "calibrate --seconds '30 s'  # once")
+    >>> args.verb, args.seconds
+    ('calibrate', '30 s')
+    """
+    line = _COMMENT.sub(lambda match: match[1] or "", line).rstrip()
     try:
         args = parse_argstring(magic, line)
     except (IPythonUsageError, ValueError) as error:
-        wrong = str(error).rstrip(".")
-        given = f"%{magic.__name__} {line}".rstrip()
-        raise UsageError(f"{given}: {wrong}. See %{magic.__name__}?") from None
+        problem = str(error).rstrip(".")
+        command = f"%{magic.__name__} {line}".rstrip()
+        raise UsageError(f"{command}: {problem}. See %{magic.__name__}?") from None
     for name, value in vars(args).items():  # IPython splits at quotes but keeps them
         setattr(args, name, [*map(_bare, value)] if isinstance(value, list) else _bare(value))
     return args

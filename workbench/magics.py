@@ -32,7 +32,7 @@ _SHOWN_LOG_LINES = 200
 
 
 def _start_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare the options of a start as those of a magic."""
+    """Declare the options of a start as options of a magic."""
     for option in reversed(START_OPTIONS):
         kind = int if option.is_number else str
         declare = argument(
@@ -79,7 +79,9 @@ class WorkbenchMagics(Magics):
         if args.verb is None:
             return self._status(args, line)
         if args.verb == "start":
-            options = arguments({one.name: getattr(args, one.name) for one in START_OPTIONS})
+            options = arguments(
+                {option.name: getattr(args, option.name) for option in START_OPTIONS}
+            )
             with start_progress():
                 return registry.start(record=not args.no_record, cold=bool(args.cold), **options)
         if args.verb == "attach":
@@ -132,12 +134,12 @@ class WorkbenchMagics(Magics):
             result = future = cluster.run_in_background(cell, args.ranks, args.timeout)
             future.add_done_callback(self._end_background)
         else:
-            result = self._keep(lambda: cluster.run(cell, args.ranks, args.timeout))
+            result = self._store_result(lambda: cluster.run(cell, args.ranks, args.timeout))
         if args.out:
             self._namespace[args.out] = result
 
-    def _keep(self, run: Callable[[], RunResult]) -> RunResult:
-        """Store the result of a cell as `_distributed`; of a failed cell, its output."""
+    def _store_result(self, run: Callable[[], RunResult]) -> RunResult:
+        """Run a cell and store its result as `_distributed`; store the output of a failed cell."""
         from workbench.cluster import RunResult
 
         try:
@@ -148,22 +150,23 @@ class WorkbenchMagics(Magics):
         return result
 
     def _end_background(self, done: Future[RunResult]) -> None:
-        """Store the result of a cell in the background, or print its error; in its thread."""
+        """Store the result of a background cell, or print its error; called in its thread."""
         try:
-            self._keep(done.result)
+            self._store_result(done.result)
         except BaseException as error:  # noqa: BLE001 - `result` of the future raises it
             if isinstance(error, WorkbenchError):
                 sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
 
     def _status(self, args: Any, line: str) -> Any:
-        """Return what a bare ``%cluster`` shows: in a notebook, a form with the status.
+        """Return the view of ``%cluster`` without a verb.
 
-        Elsewhere the cluster, or nothing after printing how to start one.
+        In a notebook, return a form with the status. Elsewhere, return the cluster; without a
+        cluster, print how to start one.
         """
         if line.strip():
-            given = next(name for name, value in vars(args).items() if value is not None)
+            option = next(name for name, value in vars(args).items() if value is not None)
             raise UsageError(
-                f"%cluster {line}: {given!r} without a verb. Write one of {', '.join(_VERBS)}."
+                f"%cluster {line}: {option!r} without a verb. Write one of {', '.join(_VERBS)}."
             )
         from workbench.cluster import registry
 
@@ -188,7 +191,9 @@ class WorkbenchMagics(Magics):
         from workbench.cluster.transfer import check_pushed
 
         cluster = registry.required()
-        check_pushed({n: self._namespace.get(n) for n in args.names}, cluster.options.backend)
+        check_pushed(
+            {name: self._namespace.get(name) for name in args.names}, cluster.options.backend
+        )
         missing = [name for name in args.names if name not in self._namespace]
         if missing:
             raise UsageError(
@@ -208,8 +213,8 @@ class WorkbenchMagics(Magics):
 
         values = registry.required().pull(args.names, args.ranks)
         for name in args.names:
-            found = [row[name] for row in values.values()]
-            self._namespace[name] = found[0] if len(found) == 1 else found
+            rank_values = [row[name] for row in values.values()]
+            self._namespace[name] = rank_values[0] if len(rank_values) == 1 else rank_values
 
     @magic_arguments()
     @argument("view", nargs="?", choices=_VIEWS, default="live")
@@ -315,9 +320,9 @@ class WorkbenchMagics(Magics):
         args = parse_line(self.explain, line)
         if args.all and args.latest is not None:
             raise UsageError(f"%explain {line}: --all and --latest exclude each other. Name one.")
-        from workbench.widgets.views import explained
+        from workbench.widgets.views import explain_view
 
-        return explained(args.run, args.latest, all_cells=args.all, sample=args.sample)
+        return explain_view(args.run, args.latest, all_cells=args.all, sample=args.sample)
 
     @property
     def _namespace(self) -> dict[str, Any]:

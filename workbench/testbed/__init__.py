@@ -1,13 +1,13 @@
-"""Test VMs on this machine: network namespaces with sshd, connected by links of a chosen rate.
+"""Test VMs on one Linux system: network namespaces with sshd and links of a chosen rate.
 
     with vms(3, gbps=1.0) as machines:
         machines.run("vm1", ["hostname"])
         subprocess.run(["ssh", "-F", machines.ssh_config, "vm2", "hostname"])
 
-For programs in it, a VM is a host: it has its own network namespace, host name, ``/etc/hosts``
-and sshd. It shares files, users, cores and memory with this machine, so nothing boots, and three
-VMs start in less than a second. Requirements are Linux, root, iproute2 and OpenSSH;
-`why_not` returns what is missing.
+Each VM has its own network namespace, host name, ``/etc/hosts`` and sshd, so programs in it see a
+separate host. It shares files, users, cores and memory with this machine. So nothing boots, and
+three VMs start in less than a second. Requirements are Linux, root, iproute2 and OpenSSH;
+`why_not` returns the missing requirement.
 
 - `machines`: creating VMs
 - `network`: the bridge, the links and their rates, and the files in a VM's ``/etc``; `sshd`:

@@ -1,4 +1,4 @@
-"""Run `ip` and similar commands, and check that this machine can."""
+"""Run `ip` and similar commands, and check whether VMs can be created."""
 
 from __future__ import annotations
 
@@ -28,45 +28,50 @@ tc qdisc add dev veth0 root tbf rate 1gbit burst 128kb latency 1ms
 
 
 def why_not() -> str | None:
-    """Return why VMs cannot be created here; None if they can.
+    """Return the reason why VMs cannot be created; None if they can.
 
-    This creates the same devices in temporary namespaces, which takes about 30 ms.
+    The check creates the same devices in temporary namespaces, which takes about 30 ms.
     """
     if os.geteuid() != 0:
         return "creating VMs needs root, for their network namespaces"
-    missing = [program for program in _PACKAGES if shutil.which(program) is None]
-    if missing:
-        packages = sorted({_PACKAGES[program] for program in missing})
-        verb = "is" if len(missing) == 1 else "are"
+    missing_programs = [program for program in _PACKAGES if shutil.which(program) is None]
+    if missing_programs:
+        packages = sorted({_PACKAGES[program] for program in missing_programs})
+        verb = "is" if len(missing_programs) == 1 else "are"
         return (
-            f"{', '.join(missing)} {verb} not on the PATH; "
+            f"{', '.join(missing_programs)} {verb} not on the PATH; "
             f"on Debian: apt-get install {' '.join(packages)}"
         )
     command = ["unshare", "--net", "--mount", "--uts", "sh", "-c", _TRIAL]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        words = done.stderr.strip() or f"exit status {done.returncode}"
-        return f"this machine forbids namespaces, or its kernel lacks bridges, veth or tbf: {words}"
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        reason = completed.stderr.strip() or f"exit status {completed.returncode}"
+        return (
+            f"this machine forbids namespaces, or its kernel lacks bridges, veth or tbf: {reason}"
+        )
     return None
 
 
 def call(*command: str, script: str | None = None) -> str:
     """Run a command with `script` as its input, and return its output.
 
-    Raise `VmsUnavailable` if it cannot be run or fails, as all functions of this package do.
+    Raises
+    ------
+    VmsUnavailable
+        The command cannot be run or fails.
     """
-    shown = " ".join(command)
+    command_text = " ".join(command)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, input=script or "", capture_output=True, text=True, check=False
         )
     except OSError as error:
-        raise VmsUnavailable(f"`{shown}` cannot be run: {error}") from error
-    if done.returncode != 0:
-        words = done.stderr.strip() or f"exit status {done.returncode}"
-        given = f" (standard input:\n{script.strip()})" if script else ""
-        raise VmsUnavailable(f"`{shown}` failed: {words}{given}")
-    return done.stdout
+        raise VmsUnavailable(f"`{command_text}` cannot be run: {error}") from error
+    if completed.returncode != 0:
+        reason = completed.stderr.strip() or f"exit status {completed.returncode}"
+        script_text = f" (standard input:\n{script.strip()})" if script else ""
+        raise VmsUnavailable(f"`{command_text}` failed: {reason}{script_text}")
+    return completed.stdout
 
 
 def batch(*lines: str, namespace: str | None = None) -> None:

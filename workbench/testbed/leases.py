@@ -1,15 +1,16 @@
 """Leases: which process has created which VMs, so that stale ones can be removed.
 
-A process writes a lease before it creates anything: its process id, and the prefix of all names
-that it creates. Everything with the prefix of a lease whose process has ended is stale, and
-so are files without a lease. A network device without a lease is not removed, because it may
-belong to a container that shares this network.
+A process writes a lease before it creates anything. The lease contains the process id, and the
+prefix of all names that the process creates. After the end of the process, everything with this
+prefix is stale. Files without a lease are stale too. A network device without a lease is not
+removed, because it may belong to a container that shares this network.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -25,6 +26,8 @@ from pathlib import Path
 from workbench.errors import VmsUnavailable
 from workbench.safefiles import wait_for_lock
 from workbench.testbed.network import NETNS, free_subnet
+
+_log = logging.getLogger(__name__)
 
 _ROOT = Path("/run/workbench-vms")
 _NAMESPACES = Path("/run/netns")
@@ -84,6 +87,7 @@ def acquire() -> Lease:
         )
         _lease_file(free).write_text(json.dumps(asdict(lease)), encoding="utf-8")
         lease.folder.mkdir(mode=0o700)
+        _log.info("acquired the lease %s for VMs in %s.0/24", lease.name, lease.subnet)
         return lease
 
 
@@ -125,6 +129,7 @@ def _remove_stale() -> tuple[str, ...]:
     active = {name for name, lease in _leases().items() if lease.is_alive()}
     stale = sorted(_names() - active)
     for name in stale:
+        _log.info("removing the stale VMs of the lease %s", name)
         remove(name)
     return tuple(stale)
 
@@ -133,20 +138,20 @@ def _names() -> set[str]:
     """Return the lease names of all files of this package."""
     files = [path.name for path in (*_ROOT.iterdir(), *NETNS.glob("wb*"))]
     files += [path.name for path in _NAMESPACES.glob("wb*")]
-    return {found[0] for file in files if (found := _NAME.match(file))}
+    return {match[0] for file in files if (match := _NAME.match(file))}
 
 
 def _leases() -> dict[str, Lease]:
-    found = {}
+    leases = {}
     for path in _ROOT.glob("wb*.json"):
         # Skip a file that is truncated because its process was killed.
         with suppress(OSError, ValueError, TypeError):
-            found[path.stem] = Lease(**json.loads(path.read_text(encoding="utf-8")))
-    return found
+            leases[path.stem] = Lease(**json.loads(path.read_text(encoding="utf-8")))
+    return leases
 
 
 def _kill(namespaces: list[str]) -> None:
-    """Kill all processes in the namespaces, including those that start in the meantime."""
+    """Kill all processes in the namespaces, including those that start during the call."""
     deadline = time.monotonic() + _KILL_S
     while time.monotonic() < deadline:
         running = [pid for namespace in namespaces for pid in _pids(namespace)]
@@ -156,6 +161,7 @@ def _kill(namespaces: list[str]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
+    _log.info("processes still run in %s after %g s", ", ".join(namespaces), _KILL_S)
 
 
 def _pids(namespace: str) -> list[int]:

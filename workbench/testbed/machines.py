@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +16,10 @@ from workbench.testbed.commands import command_in_vm, why_not
 from workbench.testbed.leases import Lease, acquire, remove
 from workbench.testbed.network import KERNEL_HOST, Vm
 
+_log = logging.getLogger(__name__)
+
 Rates = float | Sequence[float | None] | None
-_MAX = 250
+_MAX_VMS = 250
 
 
 @contextmanager
@@ -26,16 +30,17 @@ def vms(
     interfaces: Sequence[str] | None = None,
     own_name_on_loopback: bool = True,
 ) -> Iterator[Machines]:
-    """Create VMs on this machine, and remove them at the end of the block.
+    """Create VMs, and remove them at the end of the ``with`` block.
 
-    All processes in them are terminated as well. Stale VMs are removed first.
+    Their processes are terminated as well. Stale VMs are removed first.
 
     Parameters
     ----------
     n
         Number of VMs, which are named ``vm1`` to ``vmN``.
     gbps
-        Rate of each link in Gbit/s, including headers: one for all or one for each; None: no limit.
+        Rate of each link in Gbit/s, including headers: a number for all VMs or a list with one
+        number per VM. None means no limit.
     interfaces
         Name of each VM's network interface; ``eth0`` by default.
     own_name_on_loopback
@@ -81,7 +86,7 @@ class Machines:
     ssh_config : Path
         Configuration for ``ssh -F`` to reach them by name, from here and from each other.
     kernel_address : str
-        Address of this machine in their network.
+        Address of the kernel, outside the VMs, in their network.
     """
 
     def __init__(self, lease: Lease, interfaces: Sequence[str]) -> None:
@@ -106,7 +111,7 @@ class Machines:
         Parameters
         ----------
         slots
-            Ranks per VM; one number for all or one for each.
+            Ranks per VM: a number for all VMs, or a list with one number per VM.
 
         Raises
         ------
@@ -184,7 +189,9 @@ class Machines:
         sshds: list[subprocess.Popen[bytes]],
     ) -> None:
         """Create the VMs, and add each started sshd to `sshds` immediately."""
-        lease, all_vms = self._lease, list(self._vms.values())
+        started_at = time.monotonic()
+        lease = self._lease
+        all_vms = list(self._vms.values())
         network.make_bridge(lease.name, self.kernel_address)
         sshd.write_keys(lease.folder, all_vms)
         sshd.write_client_config(self.ssh_config, all_vms)
@@ -195,9 +202,10 @@ class Machines:
             sshds.append(sshd.start(lease.folder, vm))
         for vm, process in zip(all_vms, sshds, strict=True):
             sshd.wait_until_ready(lease.folder, vm, process)
-        with socket.create_server((self.kernel_address, 0)) as here:
-            kernel = f"{self.kernel_address}:{here.getsockname()[1]}"
+        with socket.create_server((self.kernel_address, 0)) as server:
+            kernel = f"{self.kernel_address}:{server.getsockname()[1]}"
             network.check_connections(all_vms[0], kernel, f"{all_vms[-1].address}:{sshd.PORT}")
+        _log.info("created %d VMs in %.1f s", len(all_vms), time.monotonic() - started_at)
 
     def _vm(self, name: str) -> Vm:
         try:
@@ -208,8 +216,8 @@ class Machines:
 
 
 def _for_each(n: int, gbps: Rates) -> list[float | None]:
-    if not 1 <= n <= _MAX:
-        raise UsageError(f"n={n}: not a possible number of VMs. Use 1 to {_MAX}.")
+    if not 1 <= n <= _MAX_VMS:
+        raise UsageError(f"n={n}: not a possible number of VMs. Use 1 to {_MAX_VMS}.")
     rates = list(gbps) if isinstance(gbps, Sequence) else [gbps] * n
     if len(rates) != n:
         raise UsageError(f"gbps={gbps}: {len(rates)} rates for {n} VMs. Give one per VM.")

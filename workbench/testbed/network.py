@@ -19,17 +19,18 @@ from workbench.testbed.commands import batch, call
 KERNEL_HOST = 254
 """Last number of this machine's address; those of the VMs start at 1."""
 
-# The token bucket holds what a link sends in this time, so that a timer may be that late: with a
-# smaller bucket, TCP on a busy machine does not reach the link's rate.
+# The token bucket holds as much as a link sends in this time, so a timer may be late by this time.
+# With a smaller bucket, TCP on a busy machine does not reach the link's rate.
 _SLACK_S = 0.5e-3
-# TCP passes on up to 64 KiB at a time; a smaller bucket would split each of them.
-_LEAST_BURST_BYTES = 128 << 10
+# TCP sends up to 64 KiB at a time. A smaller bucket would split each such block.
+_MIN_BURST_BYTES = 128 << 10
 # How long a packet waits in the queue before it is dropped, as in a switch's buffer.
 _QUEUE_MS = 5
 
 # A disabled bridge port drops packets in both directions. The VM would notice a link that
 # is down, and a port removed from the bridge would let this machine itself answer.
-_DISABLED, _FORWARDING = 0, 3
+_DISABLED = 0
+_FORWARDING = 3
 
 _CONNECT = """
 import socket, sys
@@ -69,22 +70,24 @@ class Vm:
     namespace: str
 
 
-def free_subnet(taken: Iterable[str]) -> str:
+def free_subnet(used_prefixes: Iterable[str]) -> str:
     """Return the first three numbers of a free ``/24``, such as ``"10.64.7"``.
 
-    `taken` are networks in use, in the same form.
+    `used_prefixes` are the networks in use, in the same form.
     """
-    used = [ipaddress.IPv4Network(f"{prefix}.0/24") for prefix in taken]
+    used_networks = [ipaddress.IPv4Network(f"{prefix}.0/24") for prefix in used_prefixes]
     for route in json.loads(call("ip", "-json", "-4", "route", "show", "table", "all") or "[]"):
         if route["dst"] != "default":
             network = ipaddress.IPv4Network(route["dst"], strict=False)
             # A route to a larger network (of a VPN) does not conflict with a more specific one.
             if network.prefixlen > 8:
-                used.append(network)
+                used_networks.append(network)
     first = os.getpid() << 4
     for number in range(first, first + (64 << 8)):
         prefix = f"10.{64 + (number >> 8) % 64}.{number & 255}"
-        if not any(ipaddress.IPv4Network(f"{prefix}.0/24").overlaps(other) for other in used):
+        if not any(
+            ipaddress.IPv4Network(f"{prefix}.0/24").overlaps(other) for other in used_networks
+        ):
             return prefix
     raise VmsUnavailable(
         "no network between 10.64.0.0/24 and 10.127.255.0/24 is free. Remove VMs or routes."
@@ -122,16 +125,16 @@ def join(vm: Vm, bridge: str) -> None:
 def shape(vm: Vm, gbps: float | None) -> None:
     """Set the rate of a VM's link in both directions, in Gbit/s with headers; None: unlimited."""
     for end in (("-n", vm.namespace), vm.interface), ((), vm.bridge_port):
-        where, device = end
+        namespace_arguments, device = end
         if gbps is None:
-            # A device without its own qdisc has none to delete.
-            if "tbf" in call("tc", *where, "qdisc", "show", "dev", device):
-                call("tc", *where, "qdisc", "delete", "dev", device, "root")
+            # Only a device with a token bucket has a qdisc that can be deleted.
+            if "tbf" in call("tc", *namespace_arguments, "qdisc", "show", "dev", device):
+                call("tc", *namespace_arguments, "qdisc", "delete", "dev", device, "root")
             continue
         bits = round(gbps * 1e9)
-        burst = max(_LEAST_BURST_BYTES, round(bits / 8 * _SLACK_S))
+        burst = max(_MIN_BURST_BYTES, round(bits / 8 * _SLACK_S))
         bucket = (*("rate", f"{bits}bit"), *("burst", f"{burst}b"), *("latency", f"{_QUEUE_MS}ms"))
-        call("tc", *where, "qdisc", "replace", "dev", device, "root", "tbf", *bucket)
+        call("tc", *namespace_arguments, "qdisc", "replace", "dev", device, "root", "tbf", *bucket)
 
 
 def cut(vm: Vm) -> None:
@@ -149,15 +152,15 @@ def _set_port(vm: Vm, state: int) -> None:
     call("bridge", "link", "set", "dev", vm.bridge_port, "state", str(state))
 
 
-def check_connections(vm: Vm, *where: str) -> None:
+def check_connections(vm: Vm, *addresses: str) -> None:
     """Connect from a VM to each ``address:port``."""
-    command = (sys.executable, "-I", "-S", "-c", _CONNECT, *where)
+    command = (sys.executable, "-I", "-S", "-c", _CONNECT, *addresses)
     try:
         call("ip", "netns", "exec", vm.namespace, *command)
     except VmsUnavailable as error:
-        words = str(error).rsplit("\n", 1)[-1]
+        reason = str(error).rsplit("\n", 1)[-1]
         raise VmsUnavailable(
-            f"{vm.name} ({vm.address}) cannot connect to {words}. A firewall of this machine "
+            f"{vm.name} ({vm.address}) cannot connect to {reason}. A firewall of this machine "
             "probably drops packets from the VMs (INPUT) or between them (FORWARD, with "
             "net.bridge.bridge-nf-call-iptables=1, as set by Docker)"
         ) from error
@@ -181,6 +184,16 @@ def hosts_text(vm: Vm, all_vms: Sequence[Vm], own_name_on_loopback: bool) -> str
 
     If `own_name_on_loopback`, it maps the VM's own name to 127.0.1.1, as Debian's installer
     does.
+
+    Examples
+    --------
+    >>> vms = [Vm(f"vm{n}", f"10.64.7.{n}", "eth0", f"port{n}", f"vm{n}") for n in (1, 2)]
+    >>> print(hosts_text(vms[0], vms, own_name_on_loopback=True).expandtabs(11))
+    127.0.0.1  localhost
+    ::1        localhost ip6-localhost ip6-loopback
+    127.0.1.1  vm1
+    10.64.7.2  vm2
+    <BLANKLINE>
     """
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     for other in all_vms:
@@ -192,8 +205,8 @@ def hosts_text(vm: Vm, all_vms: Sequence[Vm], own_name_on_loopback: bool) -> str
 def _unlocked_root() -> str | None:
     """Return a shadow file that allows root to log in with a key; None if not needed.
 
-    An sshd without PAM rejects users whose password is locked with an exclamation mark,
-    even with a key, and Ubuntu locks root's password.
+    An sshd without PAM rejects a user with a password locked by an exclamation mark, even if the
+    user has a key. Ubuntu locks root's password in this way.
     """
     try:
         lines = _SHADOW.read_text(encoding="utf-8").splitlines()

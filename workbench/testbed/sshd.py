@@ -23,11 +23,11 @@ def write_keys(folder: Path, vms: Sequence[Vm]) -> None:
     """Write the user's key, each VM's host key, and the clients' known_hosts file."""
     user = _make_key(folder / "user_key")
     (folder / "authorized_keys").write_text(user, encoding="utf-8")
-    known = []
+    known_hosts = []
     for vm in vms:
         (folder / vm.name).mkdir()
-        known.append(f"{vm.name},{vm.address} {_make_key(folder / vm.name / 'host_key')}")
-    (folder / "known_hosts").write_text("".join(known), encoding="utf-8")
+        known_hosts.append(f"{vm.name},{vm.address} {_make_key(folder / vm.name / 'host_key')}")
+    (folder / "known_hosts").write_text("".join(known_hosts), encoding="utf-8")
 
 
 def write_client_config(path: Path, vms: Sequence[Vm]) -> None:
@@ -68,8 +68,8 @@ def wait_until_ready(folder: Path, vm: Vm, process: subprocess.Popen[bytes]) -> 
     deadline = time.monotonic() + _START_S
     while "Server listening on" not in (text := log.read_text(errors="replace")):
         if process.poll() is not None or time.monotonic() > deadline:
-            found = "ended during startup" if process.poll() is not None else "does not listen"
-            raise VmsUnavailable(f"the sshd of {vm.name} {found}; its log:\n{text or '(empty)'}")
+            state = "ended during startup" if process.poll() is not None else "does not listen"
+            raise VmsUnavailable(f"the sshd of {vm.name} {state}; its log:\n{text or '(empty)'}")
         time.sleep(_POLL_S)
 
 
@@ -84,7 +84,7 @@ def _make_key(path: Path) -> str:
 
 
 def _server_config(folder: Path, vm: Vm) -> str:
-    # by this variable, a test run recognizes the processes that it has started
+    # A test run recognizes the processes that it has started by this variable.
     marks = os.environ.get("TEST_PROCESS_MARKS", "")
     return f"""\
 ListenAddress {vm.address}:{PORT}

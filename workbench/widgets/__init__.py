@@ -1,7 +1,7 @@
-"""What a notebook displays: the live view, tables, static pictures and plotly figures.
+"""Everything that a notebook displays: the live view, tables, static pictures, plotly figures.
 
-`LiveView` shows any `source.TimingSource`; `resources_view` and `doctor_view` show this
-machine. Import other names from their modules. Each module is loaded on first use, so that
+`LiveView` shows any `source.TimingSource`; `resources_view` and `doctor_view` show this VM.
+Import other names from their modules. Each module is loaded on first use, so that
 loading the magics loads neither NumPy nor the widget libraries.
 """
 

@@ -15,14 +15,20 @@ STATIC = Path(__file__).parent / "static"
 
 
 def make_widget(snapshot: Callable[[], dict[str, Any]]) -> anywidget.AnyWidget:
-    """Create the widget of a view; `snapshot` returns its state and is called from any thread.
+    """Create the widget of a live view.
+
+    Parameters
+    ----------
+    snapshot
+        Returns the state of the view; called from any thread.
 
     Raises
     ------
     WorkbenchError
         The package was installed without its built front end.
     """
-    script, style = STATIC / "live.js", STATIC / "live.css"
+    script = STATIC / "live.js"
+    style = STATIC / "live.css"
     if not script.exists():
         raise WorkbenchError(
             f"The live view's script is missing: {script}. This is a "
@@ -37,21 +43,21 @@ def make_widget(snapshot: Callable[[], dict[str, Any]]) -> anywidget.AnyWidget:
 
 
 class _SnapshotWidget(anywidget.AnyWidget):
-    """Computes the `snapshot` trait whenever a front end requests the widget's state.
+    """A widget that computes the `snapshot` trait whenever a front end requests the widget's state.
 
-    A reloaded page requests the state once and receives messages afterwards. Setting
-    the trait for each message would send everything twice.
+    A reloaded page requests the state once and receives messages afterwards. If each message
+    set the trait, everything would be sent twice.
     """
 
     snapshot = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, take: Callable[[], dict[str, Any]]) -> None:
-        self._take = take
+    def __init__(self, take_snapshot: Callable[[], dict[str, Any]]) -> None:
+        self._take_snapshot = take_snapshot
         super().__init__()
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
-        """Return the state of all traits or some, with a current snapshot."""
+        """Return the state of the traits `key`, by default all, with a current snapshot."""
         state: dict[str, Any] = super().get_state(key, drop_defaults)
         if "snapshot" in state:
-            state["snapshot"] = self._take()
+            state["snapshot"] = self._take_snapshot()
         return state

@@ -1,8 +1,10 @@
-"""What the panel and the form of ``%cluster`` do with the current cluster, in threads."""
+"""Actions of the panel and of the form of ``%cluster`` on the current cluster."""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,11 @@ from workbench.errors import UsageError, WorkbenchError
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
+_log = logging.getLogger(__name__)
+
 
 def start(options: object) -> None:
-    """Start a cluster with options of `START_OPTIONS`, by name."""
+    """Start a cluster; `options` maps names of `START_OPTIONS` to their values."""
     if not isinstance(options, Mapping):
         raise UsageError(f"options={options!r}: not options of a start. Give them by name.")
     registry.start(**arguments(options))
@@ -23,28 +27,29 @@ def start(options: object) -> None:
 
 def restart() -> None:
     """Replace the lost ranks."""
-    _idle("restart ranks").restart()
+    _idle_cluster("restart ranks").restart()
 
 
 def resize(ranks: Any) -> None:
     """Change the number of ranks."""
-    _idle("resize").resize(ranks)
+    _idle_cluster("resize").resize(ranks)
 
 
 def calibrate() -> None:
-    """Measure the fabric; the cluster's message has the progress."""
-    _idle("calibrate").calibrate(show_progress=False)
+    """Measure the fabric; the cluster's message shows the progress."""
+    _idle_cluster("calibrate").calibrate(show_progress=False)
 
 
 def stop() -> None:
-    """Stop the cluster; a cell that runs is ended."""
+    """Stop the cluster, and end a running cell."""
     registry.stop()
 
 
-def _idle(action: str) -> Cluster:
+def _idle_cluster(action: str) -> Cluster:
     """Return the current cluster; raise `UsageError` if a cell runs on it.
 
-    Otherwise a click would act at an unexpected time, when the cell has ended.
+    Without this check, the action would wait for the end of the cell, and so happen at a time
+    when the user no longer expects it.
     """
     cluster = registry.required()
     if cluster.state == "running":
@@ -54,27 +59,31 @@ def _idle(action: str) -> Cluster:
     return cluster
 
 
-def begin(
-    action: Callable[[], object], failed: Callable[[str], None], ended: Callable[[], None]
+def run_in_thread(
+    action: Callable[[], object], on_failure: Callable[[str], None], on_end: Callable[[], None]
 ) -> None:
     """Run an action in a thread, because the shell must stay free for the next request.
 
     Parameters
     ----------
-    failed
-        Called, in the thread, with the reason if the action fails.
-    ended
-        Called, in the thread, at the end in any case.
+    action
+        The function to call.
+    on_failure
+        Called in the thread with the reason if the action fails.
+    on_end
+        Called in the thread after the action, whether it fails or not.
     """
 
-    def attempt() -> None:
+    def run() -> None:
+        started_at = time.monotonic()
         try:
             action()
         except WorkbenchError as error:
-            failed(str(error))
+            on_failure(str(error))
         except Exception as error:  # noqa: BLE001 - the user who clicked must see any failure
-            failed(f"{type(error).__name__}: {error}")
+            on_failure(f"{type(error).__name__}: {error}")
         finally:
-            ended()
+            _log.debug("action of the panel or form ended in %.1f s", time.monotonic() - started_at)
+            on_end()
 
-    threading.Thread(target=attempt, name="workbench-action", daemon=True).start()
+    threading.Thread(target=run, name="workbench-action", daemon=True).start()

@@ -1,4 +1,4 @@
-"""What a kernel publishes about its cluster to the user's other kernels, through the server."""
+"""Publish the kernel's cluster to the user's other notebooks, through the server."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from workbench.resources.process_registry import (
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _NAME = "cluster"
 _CONNECTION_FILE = re.compile(r"kernel-([\w-]+)\.json$")
 
 
 class ClusterEntry:
-    """Entry of one kernel, which disappears when the cluster stops or the kernel ends.
+    """The entry of one kernel, removed when the cluster stops or the kernel ends.
 
     Parameters
     ----------
     connection_file
-        The path of the kernel's connection file, whose name contains the kernel's id.
+        The path of the kernel's connection file. Its name contains the kernel's id.
     """
 
     def __init__(self, connection_file: str) -> None:
@@ -51,11 +51,13 @@ class ClusterEntry:
             else:
                 self._registry.register(_NAME, content)
             self._published = content
+            _log.debug("published the cluster's state: %s", content and content["state"])
         except OSError as error:
-            log.warning("other notebooks do not see this kernel's cluster: %s", error)
+            _log.warning("other notebooks do not see this kernel's cluster: %s", error)
 
     def _describe(self, cluster: Cluster) -> dict[str, Any] | None:
-        state, ranks = cluster.state, cluster.ranks
+        state = cluster.state
+        ranks = cluster.ranks
         if state == "stopped":
             return None
         return {

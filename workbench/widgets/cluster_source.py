@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -40,18 +41,26 @@ from workbench.widgets.source import (
 )
 from workbench.widgets.stages import stage_entries
 
+_log = logging.getLogger(__name__)
+
 _OVERLAP_ITERATIONS = 8
-"""By how many iterations the records of one rank may arrive after those of another."""
+"""The records of one rank may arrive this many iterations after those of another."""
 _MAX_NEW_ROWS = 1 << 15
-_STRAGGLER_ITERATIONS = 1000
-"""Most iterations that are searched for stragglers, so that the search stays fast."""
-_FIGURE_ROWS = 1 << 17
-_LEAST_ITERATIONS = 10
-"""Figures are about fewer iterations where these have more rows, so that the view is not late."""
+_MAX_STRAGGLER_ITERATIONS = 1000
+"""Limit of the iterations that are searched for stragglers, so that the search stays fast."""
+_MAX_FIGURE_ROWS = 1 << 17
+_MIN_ITERATIONS = 10
+"""With many ranks, figures are about fewer iterations, but at least this many.
+
+Without this limit, the view would be late.
+"""
 _ONCE = "one iteration"
 """`how_often` of a straggler that the view omits, because it shows only lasting ones."""
 _LAG_STEPS_S = (1, 2, 5, 10, 20, 60, 120, 300)
-"""Each change of the message is sent to the view, so it must not change often."""
+"""The lags that a message can mention.
+
+The view receives each change of the message, so the message must not change often.
+"""
 _NO_COLLECTIVE = Unknown("no single collective is stored for these iterations")
 
 
@@ -86,10 +95,11 @@ class ClusterSource:
         self._timings: Timings | None = None
         self._run = 0
         self._first_start: dict[int, int] = {}
-        self._late: list[StragglerEntry] = []
-        self._so_far, self._counted = RunningTotals(), 0
-        self._changing = threading.Lock()
-        """Held while what is known of a run is changed, since several threads read the timings."""
+        self._lasting_stragglers: list[StragglerEntry] = []
+        self._so_far = RunningTotals()
+        self._counted = 0
+        self._run_lock = threading.Lock()
+        """Held while the state of a run changes, because several threads read the timings."""
         self._nominal = NominalRate(cluster)
         self._listeners: list[Callable[[], None]] = []
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -102,7 +112,7 @@ class ClusterSource:
         message = self._at_prompt() or _message(timings, state)
         verdict = timings.verdict if state == "ended" else None
         if verdict is not None and verdict.cell != timings.newest_cell:
-            verdict = None  # of an earlier cell
+            verdict = None  # it belongs to an earlier cell
         profile = profile_text(self._cluster)
         return Status(
             self._run,
@@ -117,7 +127,7 @@ class ClusterSource:
         )
 
     def profile(self, seconds: float) -> str:
-        """Profile the ranks for some seconds; return why that cannot be, or an empty text."""
+        """Profile the ranks for some seconds; return why this is impossible, or an empty text."""
         try:
             self._cluster.profile(seconds)
         except WorkbenchError as error:
@@ -126,7 +136,7 @@ class ClusterSource:
         return ""
 
     def _at_prompt(self) -> str:
-        """Return what a running cell waits for, such as a rank at a breakpoint; usually nothing."""
+        """Return what the running cell waits for, such as a rank at a breakpoint; usually empty."""
         running = self._cluster.state == "running"
         return f"{self._cluster.message}." if running and self._cluster.message else ""
 
@@ -155,14 +165,16 @@ class ClusterSource:
     def summary(self) -> KeyFigures:
         """Return the key figures of the newest iterations."""
         timings = self._current()
-        latest = self._most_iterations(LATEST)
-        newest = timings.rows(len(timings) - 2 * latest * self._cluster.n)
-        figures = key_figures(self._cluster, timings, self._nominal, summarize(newest, latest))
+        max_iterations = self._iteration_limit(LATEST)
+        newest = timings.rows(len(timings) - 2 * max_iterations * self._cluster.n)
+        figures = key_figures(
+            self._cluster, timings, self._nominal, summarize(newest, max_iterations)
+        )
         return replace(figures, progress=self._progress(timings, newest))
 
     def _progress(self, timings: Timings, newest: Rows) -> str | Unknown:
-        """Return how far the training is; reads only rows that have arrived since the last call."""
-        with self._changing:
+        """Return the progress of the training; read only rows that arrived after the last call."""
+        with self._run_lock:
             if timings is not self._timings:  # another thread has seen the start of a new run
                 return NO_ITERATION
             while self._counted < len(timings):
@@ -173,11 +185,11 @@ class ClusterSource:
             return str(self._so_far.progress(typical(newest))) if self._counted else NO_ITERATION
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
-        """Return what the iterations `first` to `last` cost; None means the newest."""
+        """Return the cost of the iterations `first` to `last`; None means the newest."""
         timings = self._current()
         newest = timings.rows(len(timings) - self._cluster.n)["iteration"]
         end = int(newest.max(initial=-1)) if last is None else last
-        begin = max(0, end - self._most_iterations(LATEST) + 1) if first is None else first
+        begin = max(0, end - self._iteration_limit(LATEST) + 1) if first is None else first
         totals = timings.collective_totals(begin, end)
         return Details(
             begin if end >= 0 else -1,
@@ -192,9 +204,11 @@ class ClusterSource:
             stage_entries(timings, begin, end),
         )
 
-    def _most_iterations(self, most: int) -> int:
-        """Return how many iterations figures are about: `most`, or fewer with many ranks."""
-        return max(_LEAST_ITERATIONS, min(most, _FIGURE_ROWS // max(1, self._cluster.n)))
+    def _iteration_limit(self, max_iterations: int) -> int:
+        """Return how many iterations figures are about: `max_iterations`, fewer with many ranks."""
+        return max(
+            _MIN_ITERATIONS, min(max_iterations, _MAX_FIGURE_ROWS // max(1, self._cluster.n))
+        )
 
     def before(self, iteration: int, max_rows: int) -> RowWindow:
         """Return the rows of the iterations nearest before `iteration`."""
@@ -211,15 +225,17 @@ class ClusterSource:
         return RowWindow(total, self._data(timings, shown))
 
     def since(self, cursor: int) -> RowWindow | None:
-        """Return the rows received after `cursor`; None if they belong to another run."""
+        """Return the rows after `cursor`; None if they are too many or belong to another run."""
         timings = self._current()
         first, rows = timings.read(max(0, cursor - _OVERLAP_ITERATIONS * self._cluster.n))
         total = first + len(rows)
         if not first <= cursor <= total or total - cursor > _MAX_NEW_ROWS:
             return None
         # Include earlier rows of other ranks: waiting times need all ranks of an iteration.
-        news = rows["iteration"][cursor - first :]
-        return RowWindow(total, self._data(timings, rows[np.isin(rows["iteration"], news)]))
+        new_iterations = rows["iteration"][cursor - first :]
+        return RowWindow(
+            total, self._data(timings, rows[np.isin(rows["iteration"], new_iterations)])
+        )
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when a cell begins or ends or rows arrive; return an unsubscriber."""
@@ -231,17 +247,20 @@ class ClusterSource:
         timings = self._cluster.timings
         if timings is self._timings:
             return timings
-        with self._changing:
+        with self._run_lock:
             timings = self._cluster.timings
-            if timings is not self._timings:  # otherwise another thread has changed the run
+            if timings is not self._timings:  # otherwise, another thread has changed the run
                 self._run = next(self._runs)
                 self._first_start = {}
-                self._late = []
-                self._so_far, self._counted = RunningTotals(), 0
+                self._lasting_stragglers = []
+                self._so_far = RunningTotals()
+                self._counted = 0
                 self._nominal = NominalRate(self._cluster)
                 self._unsubscribe()
                 self._unsubscribe = timings.subscribe(self._notify)
-                self._timings = timings  # last, since other threads compare it without the lock
+                # Assigned last, because other threads compare it without the lock.
+                self._timings = timings
+                _log.debug("timings: run %d begins", self._run)
             return timings
 
     def _notify(self) -> None:
@@ -251,28 +270,34 @@ class ClusterSource:
     def _stragglers(
         self, timings: Timings, first: int, last: int, *, selected: bool
     ) -> tuple[StragglerEntry, ...]:
-        """Return the late ranks; for the newest iterations with their start as seen earlier."""
-        rows = timings.between(
-            max(first, last - self._most_iterations(_STRAGGLER_ITERATIONS)), last
-        )
-        found = [_straggler(row) for row in stragglers.find(rows) if row["how_often"] != _ONCE]
-        if not selected:
-            with self._changing:
-                if timings is self._timings:  # otherwise they would be those of the new run
-                    found = [self._extended(one) for one in found]
-                    self._late = found
-        return tuple(sorted(found, key=lambda one: -one.last_iteration)[:MAX_STRAGGLERS])
+        """Return the stragglers of a range of iterations.
 
-    def _extended(self, late: StragglerEntry) -> StragglerEntry:
+        If the range is not `selected` by the user, it ends with the newest iteration. Then a
+        straggler keeps the first iteration in which an earlier call found it.
+        """
+        rows = timings.between(
+            max(first, last - self._iteration_limit(_MAX_STRAGGLER_ITERATIONS)), last
+        )
+        lasting = [_straggler(row) for row in stragglers.find(rows) if row["how_often"] != _ONCE]
+        if not selected:
+            with self._run_lock:
+                if timings is self._timings:  # otherwise, the stored ones belong to the new run
+                    lasting = [self._extended(straggler) for straggler in lasting]
+                    self._lasting_stragglers = lasting
+        return tuple(
+            sorted(lasting, key=lambda straggler: -straggler.last_iteration)[:MAX_STRAGGLERS]
+        )
+
+    def _extended(self, straggler: StragglerEntry) -> StragglerEntry:
         """Return a straggler with an earlier first iteration if it was already late before."""
-        first = late.first_iteration
-        before = [
-            one.first_iteration
-            for one in self._late
-            if (one.rank, one.phase) == (late.rank, late.phase)
-            and one.first_iteration <= first <= one.last_iteration
+        first = straggler.first_iteration
+        earlier_firsts = [
+            earlier.first_iteration
+            for earlier in self._lasting_stragglers
+            if (earlier.rank, earlier.phase) == (straggler.rank, straggler.phase)
+            and earlier.first_iteration <= first <= earlier.last_iteration
         ]
-        return replace(late, first_iteration=min(before, default=first))
+        return replace(straggler, first_iteration=min(earlier_firsts, default=first))
 
     def _state(self, timings: Timings) -> State:
         if not len(timings):
@@ -280,8 +305,8 @@ class ClusterSource:
         return "running" if timings.running else "ended"
 
     def _first_starts(self, timings: Timings) -> dict[int, int]:
-        """Return when each rank began; an empty dict if another thread has begun a new run."""
-        with self._changing:
+        """Return the start of each rank in ns; empty if another thread has begun a new run."""
+        with self._run_lock:
             return self._first_start if timings is self._timings else {}
 
     def _data(self, timings: Timings, rows: Rows) -> NDArray[np.float32]:
@@ -296,39 +321,39 @@ class ClusterSource:
         table["left_out"] = untypical(rows)
         table |= _logged(timings, rows)
         begins = starts[np.searchsorted(ranks, rows["rank"])]
-        # Each rank by its own clock, because the clocks of VMs differ.
+        # The end of each rank is relative to its own start, because the clocks of VMs differ.
         table["end_s"] = (rows["start_ns"] + rows["iteration_ns"] - begins) / 1e9
         return np.array([table[name] for name in COLUMNS], dtype=np.float32).reshape(
             len(COLUMNS), len(rows)
         )
 
 
-def _complete(rows: Rows, most: int) -> Rows:
-    """Return the newest iterations, at most `most` rows, from the first complete one on.
+def _complete(rows: Rows, max_rows: int) -> Rows:
+    """Return the newest iterations, at most `max_rows` rows, from the first complete one on.
 
-    Rows are in order of arrival, and a rank sends several at a time: rows of the oldest
+    Rows are in order of arrival, and a rank sends several at a time. So rows of the oldest
     iterations may be missing for some ranks.
     """
     numbers, start, counts = np.unique(rows["iteration"], return_index=True, return_counts=True)
-    left = np.cumsum(counts[::-1])[::-1]
-    begins = numbers[(counts >= rows["world_size"][start]) & (left <= most)]
-    if len(begins):
-        return np.asarray(rows[rows["iteration"] >= begins[0]])
-    return np.asarray(rows[rows["iteration"] >= np.sort(rows["iteration"])[-most:][0]])
+    rows_to_end = np.cumsum(counts[::-1])[::-1]
+    complete_numbers = numbers[(counts >= rows["world_size"][start]) & (rows_to_end <= max_rows)]
+    if len(complete_numbers):
+        return np.asarray(rows[rows["iteration"] >= complete_numbers[0]])
+    return np.asarray(rows[rows["iteration"] >= np.sort(rows["iteration"])[-max_rows:][0]])
 
 
 def _logged(timings: Timings, rows: Rows) -> dict[str, NDArray[np.float64]]:
-    """Return the first two values that were logged with rows; infinite if they are not finite."""
+    """Return the first two values logged with rows; every value that is not finite is infinite."""
     logged = timings.logged_store.since(int(rows["iteration"].min(initial=1 << 62)))
     values = logged.values
     values["value"][~np.isfinite(values["value"])] = np.inf
-    found = iter(logged.columns(rows["iteration"], rows["rank"]).values())
-    none = np.full(len(rows), np.nan)
-    return {name: next(found, none) for name in ("logged_0", "logged_1")}
+    logged_columns = iter(logged.columns(rows["iteration"], rows["rank"]).values())
+    missing = np.full(len(rows), np.nan)
+    return {name: next(logged_columns, missing) for name in ("logged_0", "logged_1")}
 
 
 def _lag_text(lag_s: float) -> str:
-    """Return by how much the figures are late, in one of a few steps; empty up to 1 s."""
+    """Return a sentence about the lag of the figures, in a few steps; empty up to 1 s."""
     step = max((step for step in _LAG_STEPS_S if lag_s > step), default=0)
     return f"The figures are more than {step} s behind the ranks." if step else ""
 

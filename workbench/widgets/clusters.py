@@ -26,7 +26,7 @@ def cluster_table(cluster: Cluster) -> Table:
     """Return a cluster's current state: a row per rank."""
     memory = cluster.memory_bytes()
     plural = "s" if cluster.n > 1 else ""
-    ranks = f"{cluster.n} rank{plural}, " if cluster.n else ""  # not known before the start
+    ranks = f"{cluster.n} rank{plural}, " if cluster.n else ""  # unknown before the start
     title = f"{cluster.name}: {ranks}{cluster.state}"
     if cluster.message:
         title += f" ({cluster.message})"
@@ -43,14 +43,14 @@ def _warm_process() -> list[str]:
     size = warm.memory_bytes()
     if size is None:
         return []
-    shown = f"{size / 2**20:,.0f} MiB (PSS: its share of memory that ranks use too)"
-    return [f"Warm process {warm.pid()} for the next start here: {shown}."]
+    memory = f"{size / 2**20:,.0f} MiB (PSS: its share of memory that ranks use too)"
+    return [f"Warm process {warm.pid()} for the next start here: {memory}."]
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:
     size = "\u2013 (no process)" if memory is None else f"{memory / 2**20:,.0f} MiB"
-    who = (info.rank, info.vm, info.gpu, info.numa, info.nic, info.pid, info.state, info.threads)
-    return (*(str(value) for value in who), size, info.transport or "\u2013 (not reported)")
+    fields = (info.rank, info.vm, info.gpu, info.numa, info.nic, info.pid, info.state, info.threads)
+    return (*(str(value) for value in fields), size, info.transport or "\u2013 (not reported)")
 
 
 @contextmanager
@@ -58,19 +58,19 @@ def start_progress() -> Iterator[None]:
     """Print the progress of the start on each VM."""
     from workbench.cluster import registry
 
-    shown: list[str] = []
+    printed: list[str] = []
 
-    def show() -> None:
+    def print_new_message() -> None:
         cluster = registry.current()
         if cluster is None or not cluster.options.remote or cluster.state != "starting":
             return
-        if cluster.message not in shown:
-            shown.append(cluster.message)
+        if cluster.message not in printed:
+            printed.append(cluster.message)
             sys.stdout.write(cluster.message + "\n")
             sys.stdout.flush()
 
-    stop = registry.subscribe(show)
+    unsubscribe = registry.subscribe(print_new_message)
     try:
         yield
     finally:
-        stop()
+        unsubscribe()

@@ -1,4 +1,4 @@
-"""The iteration times of stored runs, with which a live view compares its own."""
+"""Iteration times of stored runs, for the comparison with a live run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from workbench.timings.summary import summarize
 
 MAX_NAMES = 50
 MAX_POINTS = 4096
-"""Most times that are sent, 40 KB; those of longer runs are means of successive iterations."""
+"""Limit of the times that are sent, 40 KB; longer runs have means of successive iterations."""
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """The iteration times of a stored run, with which a view compares its own.
+    """The iteration times of a stored run, for the comparison with a live run.
 
     Attributes
     ----------
@@ -30,11 +30,11 @@ class EarlierRun:
     iterations
         Number of its iterations.
     each
-        Number of successive iterations of which each of `times_us` is the mean.
+        Number of successive iterations over which each of `times_us` is averaged.
     times_us
         The mean duration over the ranks, from iteration 0 on; None if unknown.
     mean_us
-        The mean of all iterations but those that means leave out.
+        The mean of all iterations except those that means leave out.
     """
 
     name: str
@@ -44,30 +44,36 @@ class EarlierRun:
     mean_us: float
 
 
-def earlier_runs(own: Path | None) -> tuple[str, ...]:
-    """Return the names of the stored runs, the newest first, without the run at `own`."""
-    return tuple(run.path.name for run in all_runs() if run.path != own)[:MAX_NAMES]
+def earlier_runs(current_path: Path | None) -> tuple[str, ...]:
+    """Return the names of the stored runs, the newest first, without the run at `current_path`."""
+    return tuple(run.path.name for run in all_runs() if run.path != current_path)[:MAX_NAMES]
 
 
 def earlier_run(name: str) -> EarlierRun | Unknown:
     """Return the iteration times of a stored run, or why they are unknown."""
     try:
-        rows = Run(find(name)).rows()  # what can be read of it
+        rows = Run(find(name)).rows()  # those that can be read
     except WorkbenchError as error:
         return Unknown(str(error))
     if not len(rows):
         return Unknown(f"run {name}: it has no iteration. Choose another run.")
-    each, times = _times(rows)
+    iterations_per_time, times = _times(rows)
     return EarlierRun(
-        name, int(rows["iteration"].max()) + 1, each, times, summarize(rows).iteration_us
+        name,
+        int(rows["iteration"].max()) + 1,
+        iterations_per_time,
+        times,
+        summarize(rows).iteration_us,
     )
 
 
 def _times(rows: Rows) -> tuple[int, tuple[float | None, ...]]:
-    """Return how many iterations a time is of, and the mean over these and the ranks."""
+    """Return how many iterations each time covers, and its mean over them and the ranks."""
     numbers = rows["iteration"]
-    each = -(-(int(numbers.max()) + 1) // MAX_POINTS)
-    counts = np.bincount(numbers // each)
-    sums = np.bincount(numbers // each, weights=rows["iteration_ns"] / 1e3)
+    iterations_per_time = -(-(int(numbers.max()) + 1) // MAX_POINTS)
+    counts = np.bincount(numbers // iterations_per_time)
+    sums = np.bincount(numbers // iterations_per_time, weights=rows["iteration_ns"] / 1e3)
     pairs = zip(sums.tolist(), counts.tolist(), strict=True)
-    return each, tuple(round(total / count, 1) if count else None for total, count in pairs)
+    return iterations_per_time, tuple(
+        round(total / count, 1) if count else None for total, count in pairs
+    )

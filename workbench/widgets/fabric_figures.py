@@ -17,12 +17,13 @@ from workbench.widgets.table import Table
 if TYPE_CHECKING:
     from workbench.fabric import BandwidthMatrix
 
-_ROW_PX, _LEAST_PX = 26, 150
+_ROW_PX = 26
+_MIN_PX = 150
 _LINE_POINTS = 60
 _NOTE_CHARACTERS = 95
 _DASH = "\u2013"
 
-# Cividis (Nuñez, Anderton and Renslow, 2018), whose lightness grows evenly for every kind of
+# Cividis (Nuñez, Anderton and Renslow, 2018): its lightness grows evenly for every kind of
 # colour vision.
 _HEAT = (
     (0, 34, 78),
@@ -46,19 +47,24 @@ def landscape_figure(
     Parameters
     ----------
     bandwidths
-        `fabric.landscape` by VM; rows have the VM's name if there are several.
+        `fabric.landscape` by VM. With several VMs, each row has the VM's name.
     weakest
-        The weakest hop of the job's ring, which is marked.
+        The weakest hop of the job's ring, drawn as an additional row.
     notes
         Lines below the figure.
     """
     from workbench.widgets.plotly_figure import new_figure
 
-    found = [(vm, one) for vm, rows in bandwidths.items() for one in rows]
-    named = [f"{vm}: {one.name}" if len(bandwidths) > 1 else one.name for vm, one in found]
-    rates = [(one.nominal_gb_per_s, one.measured_gb_per_s) for _, one in found]
-    known = [any(not isinstance(rate, Unknown) for rate in pair) for pair in rates]
-    rows = [place for place, drawn in enumerate(known) if drawn]
+    vm_bandwidths = [(vm, bandwidth) for vm, rows in bandwidths.items() for bandwidth in rows]
+    row_labels = [
+        f"{vm}: {bandwidth.name}" if len(bandwidths) > 1 else bandwidth.name
+        for vm, bandwidth in vm_bandwidths
+    ]
+    rates = [
+        (bandwidth.nominal_gb_per_s, bandwidth.measured_gb_per_s) for _, bandwidth in vm_bandwidths
+    ]
+    is_drawn = [any(not isinstance(rate, Unknown) for rate in pair) for pair in rates]
+    rows = [position for position, has_rate in enumerate(is_drawn) if has_rate]
     figure = new_figure("Bandwidth of each link and memory, nominal and measured")
     traces: list[tuple[str, Any, str, list[tuple[float, int]]]] = [
         ("nominal", OVERLAPPED, "diamond", _points(rates, rows, 0)),
@@ -67,21 +73,23 @@ def landscape_figure(
     lines = list(notes)
     if isinstance(weakest, Hop) and not isinstance(weakest.gb_per_s, Unknown):
         lines.insert(0, f"Weakest hop of the ring: {weakest}.")
-        named.append("weakest hop of the ring")
+        row_labels.append("weakest hop of the ring")
         traces.append(("weakest hop", EXPOSED, "square", [(weakest.gb_per_s, len(rows))]))
-        rows.append(len(named) - 1)
+        rows.append(len(row_labels) - 1)
     elif isinstance(weakest, Unknown):
         lines.insert(0, f"The weakest hop of the ring is unknown: {weakest.reason}.")
     for name, style, symbol, points in traces:
         if points:
             figure.add_trace(_marks(name, points, style, symbol))
-    figure.apply_style(height=_LEAST_PX + _ROW_PX * len(rows), notes=_wrapped(lines))
+    figure.apply_style(height=_MIN_PX + _ROW_PX * len(rows), notes=_wrapped(lines))
     figure.update_xaxes(title_text="GB/s in one direction", type="log", tickformat="~g", dtick=1)
     figure.update_yaxes(
-        tickvals=list(range(len(rows))), ticktext=[named[place] for place in rows],
+        tickvals=list(range(len(rows))), ticktext=[row_labels[position] for position in rows],
         range=[len(rows) - 0.5, -0.5], zeroline=False,
     )  # fmt: skip
-    figure._values = _landscape_table([*zip(named, [one for _, one in found], strict=False)], lines)
+    figure._values = _landscape_table(
+        [*zip(row_labels, [bandwidth for _, bandwidth in vm_bandwidths], strict=False)], lines
+    )
     return figure
 
 
@@ -90,19 +98,20 @@ def _wrapped(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _points(
-    rates: list[tuple[float | Unknown, float | Unknown]], rows: list[int], which: int
+    rates: list[tuple[float | Unknown, float | Unknown]], rows: list[int], column: int
 ) -> list[tuple[float, int]]:
-    found = ((rates[place][which], row) for row, place in enumerate(rows))
-    return [(rate, row) for rate, row in found if not isinstance(rate, Unknown) and rate > 0]
+    row_rates = ((rates[position][column], row) for row, position in enumerate(rows))
+    return [(rate, row) for rate, row in row_rates if not isinstance(rate, Unknown) and rate > 0]
 
 
 def _landscape_table(rows: list[tuple[str, Bandwidth]], notes: list[str]) -> Table:
     """Return all rates, with the reasons of unknown ones."""
     cells = []
-    for name, one in rows:
-        nominal, measured = one.nominal_gb_per_s, one.measured_gb_per_s
-        texts = (f"unknown: {x.reason}" if isinstance(x, Unknown) else f"{x:,.4g}"
-                 for x in (nominal, measured))  # fmt: skip
+    for name, bandwidth in rows:
+        nominal = bandwidth.nominal_gb_per_s
+        measured = bandwidth.measured_gb_per_s
+        texts = (f"unknown: {rate.reason}" if isinstance(rate, Unknown) else f"{rate:,.4g}"
+                 for rate in (nominal, measured))  # fmt: skip
         share = _DASH
         if not isinstance(nominal, Unknown) and not isinstance(measured, Unknown):
             share = f"{measured / nominal:.0%}"
@@ -113,9 +122,9 @@ def _landscape_table(rows: list[tuple[str, Bandwidth]], notes: list[str]) -> Tab
 
 
 def calibration_figure(fabric: FittedFabric, nominal_gbps: float | None = None) -> Any:
-    """Draw the measured times of a calibration, its lines, and a ring at the nominal rate.
+    """Draw the measured times of a calibration, the fitted line, and a ring at the nominal rate.
 
-    Sizes that the fit has not used have a mark of their own.
+    Sizes that were left out of the fit have another mark.
     """
     from workbench.widgets.plotly_figure import new_figure
     from workbench.widgets.sizes import line_trace
@@ -161,10 +170,10 @@ def _marks(name: str, points: list[tuple[float, Any]], style: Any, symbol: str) 
 
 
 def matrix_html(matrix: BandwidthMatrix) -> str:
-    """Return the bandwidths of pairs as two heat tables, with what is slow in words."""
-    known = [gbps for cells in (matrix.alone_gbps, matrix.together_gbps)
+    """Return the bandwidths of pairs as two heat tables, with the slow links in words."""
+    rates = [gbps for cells in (matrix.alone_gbps, matrix.together_gbps)
              for row in cells for gbps in row if gbps is not None]  # fmt: skip
-    best = max(known, default=1.0)
+    best = max(rates, default=1.0)
     tables = (
         _heat_table(f"{title}, Gbit/s from row to column", matrix.names, cells, best)
         for title, cells in (
@@ -172,11 +181,11 @@ def matrix_html(matrix: BandwidthMatrix) -> str:
             ("Disjoint pairs at once", matrix.together_gbps),
         )
     )
-    said = "".join(f"<div><b>Slow:</b> {escape(text)}</div>" for text in matrix.slow)
+    slow = "".join(f"<div><b>Slow:</b> {escape(text)}</div>" for text in matrix.slow)
     unknown = f"<div><b>Unknown:</b> {escape(matrix.unknown)}</div>" if matrix.unknown else ""
     return (
         f'<div style="display:flex;gap:32px;flex-wrap:wrap;font-size:12px">{"".join(tables)}</div>'
-        f'<div style="font-size:12px;margin-top:6px">{said or "No link is slow."}{unknown}</div>'
+        f'<div style="font-size:12px;margin-top:6px">{slow or "No link is slow."}{unknown}</div>'
     )
 
 
@@ -197,7 +206,7 @@ def _heat_cell(gbps: float | None, best: float) -> str:
     if gbps is None:
         return f'<td style="{_CELL};opacity:.6">{_DASH}</td>'
     share = min(1.0, max(0.0, gbps / best))
-    at = np.linspace(0, 1, len(_HEAT))
-    channels = [round(float(np.interp(share, at, [c[k] for c in _HEAT]))) for k in range(3)]
-    ink = "#ffffff" if share < _LIGHT_TEXT_BELOW else "#111111"
-    return f'<td style="{_CELL};background:rgb{tuple(channels)};color:{ink}">{gbps:.3g}</td>'
+    positions = np.linspace(0, 1, len(_HEAT))
+    channels = [round(float(np.interp(share, positions, [c[k] for c in _HEAT]))) for k in range(3)]
+    text_color = "#ffffff" if share < _LIGHT_TEXT_BELOW else "#111111"
+    return f'<td style="{_CELL};background:rgb{tuple(channels)};color:{text_color}">{gbps:.3g}</td>'

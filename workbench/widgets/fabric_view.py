@@ -1,7 +1,8 @@
-"""What ``%fabric`` shows: the links of a VM or a cluster, a calibration, and a matrix of pairs."""
+"""Views of ``%fabric``: the links of a VM or a cluster, a calibration, and a matrix of pairs."""
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +17,20 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
     from workbench.fabric import Bandwidth, BandwidthMatrix, FittedFabric
 
-_RUN = "Measure it with %fabric calibrate."
+_log = logging.getLogger(__name__)
+
+_ADVICE = "Measure it with %fabric calibrate."
 
 
 def register(formatter: DisplayFormatter) -> None:
     """Register how notebooks show matrices and studies, without importing their modules."""
     html = formatter.formatters["text/html"]
-    for module, name, shown in (
+    for module, name, to_html in (
         ("fabric.matrix", "BandwidthMatrix", _matrix_html),
         ("advisor.scaling_record", "ScalingStudy", _study_html),
         ("advisor.scaling_record", "StudyComparison", _comparison_html),
     ):
-        html.for_type_by_name(f"workbench.{module}", name, shown)
+        html.for_type_by_name(f"workbench.{module}", name, to_html)
 
 
 def _matrix_html(matrix: BandwidthMatrix) -> str:
@@ -49,7 +52,7 @@ def _comparison_html(comparison: StudyComparison) -> str:
 
 
 def fabric_view(args: Any) -> Any:
-    """Return what the parsed arguments of ``%fabric`` ask for."""
+    """Return the view that the parsed arguments of ``%fabric`` select."""
     from workbench.cluster import registry
     from workbench.resources.snapshot import load
 
@@ -64,19 +67,23 @@ def fabric_view(args: Any) -> Any:
         return cluster.bandwidth_matrix()
     seconds = {} if args.seconds is None else {"seconds": args.seconds}
     fabric = cluster.calibrate(stored=bool(args.stored), **seconds)
-    if not fabric.sizes_bytes:  # of a single rank: nothing to draw
+    if not fabric.sizes_bytes:  # a single rank has nothing to draw
         return fabric
     return calibration_figure(fabric, _known_rate(cluster))
 
 
 def scaling_view(source: str, sizes: Sequence[int], args: Any) -> ScalingStudy:
-    """Run a cell at several numbers of ranks, with the nominal rate of the cluster's links."""
+    """Run a cell at several numbers of ranks, with the nominal rate of the cluster's links.
+
+    The option ``--gbps`` replaces that rate.
+    """
     from workbench.advisor.scaling import scaling_study
     from workbench.cluster import registry
 
     cluster = registry.required()
     gbps = _known_rate(cluster) if args.gbps is None else args.gbps
     repeats = 1 if args.repeats is None else args.repeats
+    _log.info("scaling study at %s ranks, %d runs each", sizes, repeats)
     return scaling_study(
         cluster, source, sizes,
         label=args.label, nominal_gbps=gbps, save=args.save, repeats=repeats,
@@ -84,7 +91,7 @@ def scaling_view(source: str, sizes: Sequence[int], args: Any) -> ScalingStudy:
 
 
 def comparison_view(path: str, other: str) -> StudyComparison:
-    """Compare two studies that were saved."""
+    """Compare two saved studies."""
     from workbench.advisor.scaling_record import ScalingStudy
 
     return ScalingStudy.load(path).compare(ScalingStudy.load(other))
@@ -98,32 +105,34 @@ def _known_rate(cluster: Cluster) -> float | None:
 
 
 def links_figure(cluster: Cluster | None, snapshot: Snapshot | None = None) -> Any:
-    """Draw the bandwidths of a cluster's VMs with the weakest hop of its ring, or of one VM.
+    """Draw the bandwidths of a cluster's VMs, with the weakest hop of the ring.
 
-    Without a cluster and a snapshot, the VM is this one.
+    Without a cluster that has ranks, draw the bandwidths of the VM of `snapshot`, by default this
+    VM.
     """
     from workbench.fabric import landscape, weakest_hop
     from workbench.widgets.fabric_figures import landscape_figure
 
     if cluster is None or not cluster.ranks:
         return landscape_figure({"": landscape(snapshot or take_snapshot())})
-    snapshots, ranks = cluster.snapshot(), cluster.ranks
+    snapshots = cluster.snapshot()
+    ranks = cluster.ranks
     fabric = cluster.fabric or cluster.stored_calibration()
-    found: dict[tuple[Bandwidth, ...], list[str]] = {}
+    vms_by_bandwidths: dict[tuple[Bandwidth, ...], list[str]] = {}
     for vm, snapshot in snapshots.items():
         measured = dict(fabric.devices.get(vm, {})) if fabric else {}
         if fabric and fabric.reliable and len(snapshots) > 1:
-            nics = {one.nic.rpartition(", ")[2] for one in ranks if one.vm == vm}
+            nics = {info.nic.rpartition(", ")[2] for info in ranks if info.vm == vm}
             measured |= dict.fromkeys(nics, fabric.busbw_gbps / 8)
-        found.setdefault(landscape(snapshot, measured), []).append(vm)
+        vms_by_bandwidths.setdefault(landscape(snapshot, measured), []).append(vm)
     weakest = weakest_hop(ranks, snapshots) if len(ranks) > 1 else None
-    rows = {", ".join(vms): bandwidths for bandwidths, vms in found.items()}
+    rows = {", ".join(vms): bandwidths for bandwidths, vms in vms_by_bandwidths.items()}
     return landscape_figure(rows, weakest, _notes(cluster, fabric))
 
 
 def _notes(cluster: Cluster, fabric: FittedFabric | None) -> list[str]:
     if fabric is None:
-        return [f"This fabric was not calibrated. {_RUN}"]
+        return [f"This fabric was not calibrated. {_ADVICE}"]
     lines = fabric.sentences
     if cluster.fabric is None:
         when = datetime.fromtimestamp(fabric.measured_at).strftime("%Y-%m-%d %H:%M")

@@ -19,7 +19,8 @@ def values_table(figure: Any, name: str) -> Table:
         head: tuple[str, ...] = ("rank", "what", "5 %", "25 %", "median", "75 %", "95 %")
         rows = list(_box_rows(figure))
     elif "bar" in kinds:
-        head, rows = ("rank", "what", "ms"), list(_bar_rows(figure))
+        head = ("rank", "what", "ms")
+        rows = list(_bar_rows(figure))
     else:
         head = ("collective", "kind", "bytes", "10 %", "median (ms)", "90 %")
         rows = list(_point_rows(figure))
@@ -28,23 +29,29 @@ def values_table(figure: Any, name: str) -> Table:
     return Table(name, head, rows[:_MAX_ROWS], notes)
 
 
-def plain(text: object, between: str = " ") -> str:
-    """Return a figure's text without its markup."""
-    return _TAGS.sub("", str(text).replace("<br>", between))
+def plain(text: object, line_break: str = " ") -> str:
+    """Return a figure's text without its markup.
+
+    Examples
+    --------
+    >>> plain("rank 0<br><b>vm1</b>", ", ")
+    'rank 0, vm1'
+    """
+    return _TAGS.sub("", str(text).replace("<br>", line_break))
 
 
-def values(given: Any) -> list[Any]:
+def values(trace_property: Any) -> list[Any]:
     """Return a property of a trace as a list, empty if it is not set."""
-    return [] if given is None else list(given)
+    return [] if trace_property is None else list(trace_property)
 
 
-def floats(given: Any) -> list[float]:
+def floats(trace_property: Any) -> list[float]:
     """Return a property of a trace as a list of numbers."""
-    return [float(value) for value in values(given)]
+    return [float(value) for value in values(trace_property)]
 
 
 def row_names(figure: Any) -> list[str]:
-    """Return the names of a figure's rows, empty if its y axis is numeric."""
+    """Return the names of a figure's rows; empty if its y axis is numeric."""
     axis = figure.layout.yaxis
     if axis.tickvals is not None and axis.ticktext is not None:
         return [plain(text, ", ") for text in axis.ticktext]
@@ -53,7 +60,7 @@ def row_names(figure: Any) -> list[str]:
 
 
 def points(trace: Any) -> Iterator[tuple[float, float, float]]:
-    """Yield the y values of points with the ends of their error bars."""
+    """Yield each point of a trace: the lower end of its error bar, its y value, the upper end."""
     middle = floats(trace.y)
     above = floats(trace.error_y.array) or [0.0] * len(middle)
     below = floats(trace.error_y.arrayminus) or above
@@ -63,14 +70,14 @@ def points(trace: Any) -> Iterator[tuple[float, float, float]]:
 
 def _box_rows(figure: Any) -> Iterator[tuple[str, ...]]:
     for trace in figure.data:
-        what = plain(figure.layout["xaxis" + (trace.xaxis or "x")[1:]].title.text or "")
+        title = plain(figure.layout["xaxis" + (trace.xaxis or "x")[1:]].title.text or "")
         fences = (trace.lowerfence, trace.q1, trace.median, trace.q3, trace.upperfence)
         for row, *quantiles in zip(values(trace.y), *map(floats, fences), strict=True):
-            yield (str(row), what, *(f"{value:,.3f}" for value in quantiles))
+            yield (str(row), title, *(f"{value:,.3f}" for value in quantiles))
 
 
 def _bar_rows(figure: Any) -> Iterator[tuple[str, ...]]:
-    """Yield a row per bar with its name, the longest of each trace first."""
+    """Yield a row per bar; the longest bar of each trace comes first."""
     rows = row_names(figure)
     for trace in figure.data:
         if (trace.opacity or 1.0) < 1:
@@ -79,20 +86,20 @@ def _bar_rows(figure: Any) -> Iterator[tuple[str, ...]]:
         names = [
             f"collective {plain(text.partition(': ')[2].partition('<br>')[0])}" for text in texts
         ]
-        every = names or [trace.name] * len(values(trace.y))
-        found = zip(values(trace.y), floats(trace.x), every, strict=True)
-        for y, long, what in sorted(found, key=lambda one: -one[1]):
+        bar_names = names or [trace.name] * len(values(trace.y))
+        bars = zip(values(trace.y), floats(trace.x), bar_names, strict=True)
+        for y, length, name in sorted(bars, key=lambda bar: -bar[1]):
             row = y if isinstance(y, str) else rows[min(len(rows) - 1, max(0, round(float(y))))]
-            yield (row, what, f"{long:,.3f}")
+            yield (row, name, f"{length:,.3f}")
 
 
 def _point_rows(figure: Any) -> Iterator[tuple[str, ...]]:
-    found: list[tuple[str, str, float, tuple[float, float, float]]] = []
+    rows: list[tuple[str, str, float, tuple[float, float, float]]] = []
     for trace in figure.data:
         if "markers" in (trace.mode or ""):
             texts = values(trace.text) or [""] * len(values(trace.x))
-            found += zip(
+            rows += zip(
                 texts, [trace.name] * len(texts), floats(trace.x), points(trace), strict=True
             )
-    for text, kind, size, (low, middle, high) in sorted(found, key=lambda one: -one[3][1]):
+    for text, kind, size, (low, middle, high) in sorted(rows, key=lambda row: -row[3][1]):
         yield (str(text), kind, f"{size:,.0f}", f"{low:,.3f}", f"{middle:,.3f}", f"{high:,.3f}")

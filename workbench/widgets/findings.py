@@ -1,4 +1,4 @@
-"""Findings in a notebook: one card each, the most severe first, in the theme's colours."""
+"""Findings of the doctor in a notebook: a card for each, in the theme's colours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CARD = (
     "max-width:60em;border:1px solid {edge};border-left:4px solid {colour};border-radius:3px"
 )
 _GRID = "display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;margin:4px 0 0 0"
-# Notebooks style the lists of a page with floats and widths of their own.
+# These styles override the floats and widths that notebooks give to lists.
 _LABEL = "font-weight:normal;opacity:.75;margin:0;float:none;width:auto"
 _TEXT = "margin:0;min-width:0;overflow-wrap:anywhere;float:none;width:auto"
 _CODE = (
@@ -50,7 +50,7 @@ class FindingsView:
 
 
 class VmsView:
-    """The findings on several VMs: first those between VMs, then those on each VM."""
+    """The findings on several VMs: first those of their comparison, then those on each VM."""
 
     def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
         self.snapshots = snapshots
@@ -63,8 +63,8 @@ class VmsView:
     def _repr_html_(self) -> str:
         html = heading(across_verdict(self.snapshots, self.across)) + cards(self.across)
         for vm, snapshot in self.snapshots.items():
-            found = self.findings[vm]
-            html += heading(verdict(snapshot, found, vm)) + cards(found)
+            vm_findings = self.findings[vm]
+            html += heading(verdict(snapshot, vm_findings, vm)) + cards(vm_findings)
         return html
 
 
@@ -99,5 +99,5 @@ def _card(finding: Finding) -> str:
 
 
 def _with_code(text: str) -> str:
-    """Return text as HTML, with what is in backticks as code."""
+    """Return text as HTML, with text in backticks as code."""
     return re.sub(r"`([^`]*)`", rf'<code style="{_CODE}">\1</code>', escape(text))

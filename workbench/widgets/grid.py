@@ -18,7 +18,15 @@ _EXPOSED = ("exposed_us", *EXPOSED_PARTS)
 
 
 class Grid:
-    """The rows of a window by iteration and rank, in the order of `ranks`; NaN for missing rows."""
+    """The rows of a window by iteration and rank, in the order of `ranks`; NaN for missing rows.
+
+    Attributes
+    ----------
+    ranks
+        The rank of each column.
+    iterations
+        The number of each iteration, ascending.
+    """
 
     def __init__(self, window: RowWindow, ranks: list[int]) -> None:
         self._data = window.data.astype(np.float64)
@@ -26,8 +34,10 @@ class Grid:
         numbers = self._data[0]
         self.iterations = np.unique(numbers).astype(int)
         self._rows = np.searchsorted(self.iterations, numbers)
-        places = {rank: place for place, rank in enumerate(ranks)}
-        self._places = np.array([places.get(int(rank), -1) for rank in self._data[1]], dtype=int)
+        columns_by_rank = {rank: column for column, rank in enumerate(ranks)}
+        self._columns = np.array(
+            [columns_by_rank.get(int(rank), -1) for rank in self._data[1]], dtype=int
+        )
 
     def __len__(self) -> int:
         return len(self.iterations)
@@ -35,8 +45,10 @@ class Grid:
     def column(self, name: str) -> Array:
         """Return one column, of shape (iterations, ranks)."""
         values = np.full((len(self), len(self.ranks)), np.nan)
-        known = self._places >= 0
-        values[self._rows[known], self._places[known]] = self._data[COLUMNS.index(name)][known]
+        has_rank = self._columns >= 0
+        values[self._rows[has_rank], self._columns[has_rank]] = self._data[COLUMNS.index(name)][
+            has_rank
+        ]
         return values
 
     def mean(self, name: str) -> Array:
@@ -56,8 +68,8 @@ def typical(window: RowWindow) -> tuple[RowWindow, list[str]]:
         warm_note(0 if kept == figures.FIRST else first),
         profiled_note(profiled, left_out=kept != figures.PROFILED),
     ]
-    used = RowWindow(window.cursor, window.data[:, reasons == kept])
-    return used, [note for note in notes if note]
+    kept_window = RowWindow(window.cursor, window.data[:, reasons == kept])
+    return kept_window, [note for note in notes if note]
 
 
 def rank_means(
@@ -65,13 +77,13 @@ def rank_means(
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """Return the means of columns over the iterations: of each rank, and of all ranks together.
 
-    Arrays are of shape (ranks,), in the order of the grid's ranks and for the first `rank_limit` of
-    them; None for all. See `figures.means`.
+    Arrays have shape (ranks,), in the order of the grid's ranks. They contain the first
+    `rank_limit` ranks, or all ranks if it is None. See `figures.means`.
     """
     table = {name: grid.column(name) for name in {*names, "communication_us", *_EXPOSED}}
     ranks = [
-        figures.means({name: values[:, place] for name, values in table.items()}, names)
-        for place in range(len(grid.ranks[:rank_limit]))
+        figures.means({name: values[:, column] for name, values in table.items()}, names)
+        for column in range(len(grid.ranks[:rank_limit]))
     ]
     by_rank = {name: np.array([rank[name] for rank in ranks]) for name in names}
     return by_rank, figures.means(table, names)
@@ -85,7 +97,13 @@ def mean(values: Array, axis: int | None = None) -> Array:
 
 
 def decimate(values: Array, columns: int) -> Array:
-    """Return the means of equal intervals along the first axis, at most `columns` of them."""
+    """Return the means of equal intervals along the first axis, at most `columns` means.
+
+    Examples
+    --------
+    >>> decimate(np.array([1.0, 3.0, 5.0, np.nan]), 2)
+    array([2., 5.])
+    """
     step = max(1, -(-len(values) // columns))
     starts = range(0, len(values), step)
-    return np.array([mean(values[at : at + step], axis=0) for at in starts])
+    return np.array([mean(values[start : start + step], axis=0) for start in starts])

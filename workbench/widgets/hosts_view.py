@@ -15,30 +15,33 @@ from workbench.widgets.machine import table
 if TYPE_CHECKING:
     from workbench.cluster.launchers.preflight import Survey
 
-_GOOD = "All VMs can reach each other and have the same versions."
+_NO_PROBLEM = "All VMs can reach each other and have the same versions."
 
 
 class HostsView:
     """A survey of VMs as tables."""
 
     def __init__(self, survey: Survey) -> None:
-        # Printable, because this text comes from other machines.
+        # Made printable, because this text comes from other VMs.
         self._rows = [
             {name: printable(value) for name, value in row.items()} for row in survey.preflight.rows
         ]
-        problems = [p for p in survey.preflight.problems if p.severity != "info"]
+        problems = [problem for problem in survey.preflight.problems if problem.severity != "info"]
         self._problems = [
-            [f"{SIGNS[p.severity]} {p.severity}", *map(printable, (p.subject, p.evidence, p.cure))]
-            for p in problems
+            [
+                f"{SIGNS[problem.severity]} {problem.severity}",
+                *map(printable, (problem.subject, problem.evidence, problem.cure)),
+            ]
+            for problem in problems
         ]
-        shown = {(p.subject, p.rule) for p in problems}
+        shown_problems = {(problem.subject, problem.rule) for problem in problems}
         self._findings = {
             vm: (
                 snapshot,
                 [
-                    one
-                    for one in diagnose(snapshot)
-                    if one.severity != "info" and (vm, one.rule) not in shown
+                    finding
+                    for finding in diagnose(snapshot)
+                    if finding.severity != "info" and (vm, finding.rule) not in shown_problems
                 ],
             )
             for vm, snapshot in survey.snapshots.items()
@@ -48,14 +51,17 @@ class HostsView:
         parts = []
         if self._rows:
             lines = [list(self._rows[0]), *(list(row.values()) for row in self._rows)]
-            widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+            widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
             parts += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-        parts += [f"{sign} {vm}: {what}\n  cure: {cure}" for sign, vm, what, cure in self._problems]
+        parts += [
+            f"{sign} {vm}: {evidence}\n  cure: {cure}"
+            for sign, vm, evidence, cure in self._problems
+        ]
         if not self._problems:
-            parts.append(_GOOD)
-        for vm, (snapshot, found) in self._findings.items():
-            if found:
-                parts += ["", verdict(snapshot, found, vm), *map(paragraphs, found)]
+            parts.append(_NO_PROBLEM)
+        for vm, (snapshot, findings) in self._findings.items():
+            if findings:
+                parts += ["", verdict(snapshot, findings, vm), *map(paragraphs, findings)]
         return "\n".join(parts)
 
     def _repr_html_(self) -> str:
@@ -64,8 +70,8 @@ class HostsView:
         if self._problems:
             text += table(["", "VM", "what was found", "cure"], self._problems)
         else:
-            text += f'<p style="font-size:12px;margin:4px 0">{escape(_GOOD)}</p>'
-        for vm, (snapshot, found) in self._findings.items():
-            if found:
-                text += heading(verdict(snapshot, found, vm)) + cards(found)
+            text += f'<p style="font-size:12px;margin:4px 0">{escape(_NO_PROBLEM)}</p>'
+        for vm, (snapshot, findings) in self._findings.items():
+            if findings:
+                text += heading(verdict(snapshot, findings, vm)) + cards(findings)
         return text

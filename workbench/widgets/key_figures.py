@@ -25,56 +25,59 @@ _NOT_CALIBRATED = Unknown("not measured yet: run cluster.calibrate()")
 
 
 def key_figures(
-    cluster: Cluster, timings: Timings, nominal: NominalRate, found: Summary
+    cluster: Cluster, timings: Timings, nominal: NominalRate, summary: Summary
 ) -> KeyFigures:
-    """Return the key figures of a summary of `timings`, with the reason for each unknown one."""
-    behind = Unknown("no rank is late throughout")
-    if found.ranks < 2:
-        behind = Unknown("a single rank waits for no other")
-    slow, excess = found.slowest_rank, found.slowest_excess_us
-    unknown = UNHEARD if found.unheard else COMPILED if found.compiled else _NOT_YET
-    why = _NOT_ALL if math.isnan(found.waiting_us) else _NO_PARTS
-    if found.messages_us > 0:
-        why = _MESSAGES
-    if math.isnan(found.exposed_us):
-        why = unknown
-    silent = UNHEARD if found.unheard else "no gradients were reduced between ranks"
+    """Return the key figures of a summary of `timings`; unknown figures have a reason."""
+    no_straggler = Unknown("no rank is late throughout")
+    if summary.ranks < 2:
+        no_straggler = Unknown("a single rank waits for no other")
+    slowest_rank = summary.slowest_rank
+    slowest_excess_us = summary.slowest_excess_us
+    communication_reason = (
+        UNHEARD if summary.unheard else COMPILED if summary.compiled else _NOT_YET
+    )
+    parts_reason = _NOT_ALL if math.isnan(summary.waiting_us) else _NO_PARTS
+    if summary.messages_us > 0:
+        parts_reason = _MESSAGES
+    if math.isnan(summary.exposed_us):
+        parts_reason = communication_reason
+    bandwidth_reason = UNHEARD if summary.unheard else "no gradients were reduced between ranks"
     fabric = cluster.fabric
     return KeyFigures(
-        iteration=found.iteration if found.iteration >= 0 else NO_ITERATION,
-        iterations_per_s=number_or_unknown(found.iterations_per_s, _NOT_YET),
-        iteration_us=number_or_unknown(found.iteration_us, _NOT_YET),
-        exposed_us=number_or_unknown(found.exposed_us, unknown),
-        exposed_share=number_or_unknown(found.exposed_share, unknown),
-        waiting_us=number_or_unknown(found.waiting_us, why),
-        queued_us=number_or_unknown(found.queued_us, why),
-        transfer_us=number_or_unknown(found.transfer_us, why),
-        busbw_gbps=number_or_unknown(found.busbw_gbps, silent),
+        iteration=summary.iteration if summary.iteration >= 0 else NO_ITERATION,
+        iterations_per_s=number_or_unknown(summary.iterations_per_s, _NOT_YET),
+        iteration_us=number_or_unknown(summary.iteration_us, _NOT_YET),
+        exposed_us=number_or_unknown(summary.exposed_us, communication_reason),
+        exposed_share=number_or_unknown(summary.exposed_share, communication_reason),
+        waiting_us=number_or_unknown(summary.waiting_us, parts_reason),
+        queued_us=number_or_unknown(summary.queued_us, parts_reason),
+        transfer_us=number_or_unknown(summary.transfer_us, parts_reason),
+        busbw_gbps=number_or_unknown(summary.busbw_gbps, bandwidth_reason),
         nominal_gbps=nominal.get(),
-        calibrated_gbps=_calibrated(cluster, found),
+        calibrated_gbps=_calibrated(cluster, summary),
         calibrated_error=_NOT_CALIBRATED if fabric is None else fabric.error,
-        slowest_rank=behind if slow is None else slow,
-        slowest_excess_us=behind if excess is None else excess,
+        slowest_rank=no_straggler if slowest_rank is None else slowest_rank,
+        slowest_excess_us=no_straggler if slowest_excess_us is None else slowest_excess_us,
         dropped=timings.dropped,
-        notes=notes(found),
+        notes=notes(summary),
         transport=_transport(cluster),
-        first_iteration=found.first_iteration if found.first_iteration >= 0 else NO_ITERATION,
-        last_iteration=found.last_iteration if found.last_iteration >= 0 else NO_ITERATION,
+        first_iteration=summary.first_iteration if summary.first_iteration >= 0 else NO_ITERATION,
+        last_iteration=summary.last_iteration if summary.last_iteration >= 0 else NO_ITERATION,
     )
 
 
 def _transport(cluster: Cluster) -> str | Unknown:
-    """Return how collectives are carried, with the ranks where that differs."""
+    """Return how collectives are carried; name the ranks if ranks differ."""
     ranks: dict[str, list[int]] = {}
     for info in cluster.ranks:
         if transport := getattr(info, "transport", ""):
             ranks.setdefault(transport, []).append(info.rank)
     if len(ranks) < 2:
         return next(iter(ranks), NOT_REPORTED)
-    return "; ".join(f"{text} ({phrase(ones)})" for text, ones in ranks.items())
+    return "; ".join(f"{text} ({phrase(rank_ids)})" for text, rank_ids in ranks.items())
 
 
-def _calibrated(cluster: Cluster, found: Summary) -> float | Unknown:
+def _calibrated(cluster: Cluster, summary: Summary) -> float | Unknown:
     fabric = cluster.fabric
     if fabric is None:
         return _NOT_CALIBRATED
@@ -82,9 +85,11 @@ def _calibrated(cluster: Cluster, found: Summary) -> float | Unknown:
         return Unknown(fabric.caveat)
     if fabric.n != cluster.n:
         return Unknown(f"calibrated with {fabric.n} ranks: run cluster.calibrate() again")
-    # Compared as one allreduce: exposed and overlapped communication both count.
-    size, n = found.bytes, fabric.n
-    us = fabric.predict_us(size)
-    if not size or us <= 0:
+    # The comparison treats all bytes as one allreduce: both exposed and overlapped communication
+    # count.
+    size_bytes = summary.bytes
+    rank_count = fabric.n
+    us = fabric.predict_us(size_bytes)
+    if not size_bytes or us <= 0:
         return Unknown("no gradients were reduced between ranks")
-    return size * 8 / (us * 1e3) * 2 * (n - 1) / n
+    return size_bytes * 8 / (us * 1e3) * 2 * (rank_count - 1) / rank_count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
@@ -26,6 +27,8 @@ from workbench.widgets.stream import Stream
 from workbench.widgets.tables import collectives_table, summary_line, summary_table
 from workbench.widgets.verdict import verdict_table
 
+_log = logging.getLogger(__name__)
+
 SAVE_EVERY_S = 10.0
 """How often the notebook's saved output is updated while a run is in progress."""
 
@@ -33,14 +36,19 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class LiveView:
-    """Timings that update while a cell blocks the kernel.
+    """A view of timings that updates while a cell blocks the kernel.
 
     Show it as the last expression of a cell, or with ``display(view)``. JupyterLab with
-    this package's extension draws the output itself and listens on the raw comm; other
+    this package's extension draws the output itself and listens on the raw comm. Other
     front ends draw the widget. The output also contains a picture and a table, updated at
     the end of each cell, for saved, converted and reopened notebooks. After the end of a
     run, other front ends get the picture instead of the widget, because a widget saved
     without its kernel would show "Loading widget..." forever.
+
+    Parameters
+    ----------
+    source
+        The timings to show.
     """
 
     def __init__(self, source: TimingSource) -> None:
@@ -60,18 +68,19 @@ class LiveView:
         with self._start_lock:
             if self._stream is None:
                 return
-            with contextlib.suppress(ValueError):  # an earlier call was interrupted after this
+            with contextlib.suppress(ValueError):  # already done by a call that was interrupted
                 get_ipython().events.unregister("post_run_cell", self._on_cell_end)
             self._stream.close()
             self._on_cell_end(None)
             self._stream = None
+            _log.debug("live view %s: closed", self._view_id)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the current output in all its formats."""
         return self._bundle()
 
     def open_tab(self) -> dict[str, Any]:
-        """Start updating without an output, and return the snapshot with which a tab starts."""
+        """Start updating without an output, and return the first snapshot for a tab."""
         self._start()
         return self._snapshot()
 
@@ -93,12 +102,13 @@ class LiveView:
             if self._stream is not None:
                 return
             self._cell = cell_parent(shell, shell.kernel)
-            # Each page creates its own end, so that a page reloaded in the middle of a cell
-            # receives messages as well.
+            # Each page creates its own end of the comm, so that a page reloaded in the middle of a
+            # cell receives messages as well.
             comm_id = f"timings-{self._view_id}"
             self._comm = PreopenedComm(shell.kernel, COMM_TARGET, comm_id, self._on_request)
             self._stream = Stream(self._source, self._send, self._save_periodically)
             self._stream.start()
+            _log.debug("live view %s: started", self._view_id)
             shell.events.register("post_run_cell", self._on_cell_end)
 
     def _make_widget(self) -> None:
@@ -124,14 +134,14 @@ class LiveView:
             self._comm.send(envelope, buffers=message.buffers)
 
     def _on_request(self, request: dict[str, Any]) -> None:
-        """Answer a page connected to the comm, on a subshell, even in the middle of a cell."""
+        """Answer a request of a page; runs on a subshell, so also in the middle of a cell."""
         self._cell.restore()
         message = answer(self._source, request)
         if message is not None:
             self._send_to_page(message)
 
     def _on_widget(self, _: Any, request: dict[str, Any], __: Any) -> None:
-        """Answer a widget; its front end decides whether that waits for the cell's end."""
+        """Answer a widget; its front end decides whether the answer waits for the cell's end."""
         message = answer(self._source, request)
         if message is not None:
             self._widget.send(message.content, buffers=message.buffers)
@@ -154,7 +164,7 @@ class LiveView:
         return bundle
 
     def _publish(self, bundle: dict[str, Any], key: tuple[int, str], *, update: bool) -> None:
-        """Publish an output; `key` is from before it was made, since when more may have come."""
+        """Publish an output; `key` was read before the bundle, so newer rows are saved later."""
         self._saved = key
         self._saved_at = time.monotonic()
         get_ipython().display_pub.publish(
@@ -174,7 +184,7 @@ class LiveView:
             self._save()
 
     def _save_periodically(self) -> None:
-        if self._saved is None:  # shown in a tab only, which is not saved
+        if self._saved is None:  # only a tab shows the view, and tabs are not saved
             return
         state = self._source.status().state
         # A run that resumes after an end gets its widget back immediately.
@@ -183,7 +193,7 @@ class LiveView:
             self._save()
         elif time.monotonic() - self._saved_at >= SAVE_EVERY_S:
             # Only a page that draws our MIME type processes this message. A new output
-            # would replace the widget and lose its user's selections.
+            # would replace the widget and lose the user's selections.
             self._saved_at = time.monotonic()
             self._save_in_page(self._bundle())
 

@@ -1,4 +1,4 @@
-"""A machine in a notebook: its hardware, and what is set up wrong."""
+"""A VM in a notebook: its hardware, and the doctor's findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.widgets.findings import FindingsView
 from workbench.widgets.tree_picture import tree_picture
 
 _MAX_ROWS = 256
-"""Most rows of a table, including the collapsed ones, that a page displays smoothly."""
+"""Limit of a table's rows, including the collapsed ones; pages display so many smoothly."""
 _TABLE = (
     "color:inherit;border-collapse:collapse;font-size:12px;"
     "font-variant-numeric:tabular-nums;margin:4px 0 12px 0"
@@ -23,14 +23,14 @@ _PRE = (
     "line-height:1.4;margin:4px 0;white-space:pre-wrap"
 )
 _UNKNOWN = ("failed", "unknown")
-"""Probe states that leave open which devices exist."""
+"""States of probes that have not found out which devices exist."""
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
 
 
 def resources_view(snapshot: Snapshot | None = None, topology: str | None = None) -> ResourcesView:
     """Return the resources of a VM as tables; this VM by default.
 
-    `topology` is a file to which its topology is written as well, for NCCL_TOPO_FILE.
+    If `topology` names a file, also write the VM's topology to it, for NCCL_TOPO_FILE.
     """
     view = ResourcesView(take_snapshot() if snapshot is None else snapshot)
     if topology:
@@ -57,7 +57,7 @@ class ResourcesView:
 
     def _repr_html_(self) -> str:
         probe = self.snapshot.probes.get("host")
-        if probe is not None and probe.status == "absent":  # a topology file has no other facts
+        if probe is not None and probe.status == "absent":  # a topology file has only devices
             return tree_picture(self.snapshot) + _text("\n".join(lines(self.snapshot)))
         host = self.snapshot.host
         cpus = f"{_plain(host.cpus)} usable of {_plain(host.cpus_total)}"
@@ -107,24 +107,31 @@ class ResourcesView:
         text = "\n".join(matrix(self.snapshot))
         return _text(text) if text else ""
 
-    def _devices(self, probe: str, what: str, head: list[str], rows: list[list[Any]]) -> str:
+    def _devices(self, probe: str, noun: str, head: list[str], rows: list[list[Any]]) -> str:
         if rows:
-            return _bounded(head, rows, what)
-        found = self.snapshot.probes.get(probe)
-        reason = found.reason if found is not None and found.reason else "none was found"
-        title = f"{what}s unknown" if found and found.status in _UNKNOWN else f"No {what}"
+            return _bounded(head, rows, noun)
+        probe_result = self.snapshot.probes.get(probe)
+        reason = (
+            probe_result.reason
+            if probe_result is not None and probe_result.reason
+            else "none was found"
+        )
+        title = (
+            f"{noun}s unknown" if probe_result and probe_result.status in _UNKNOWN else f"No {noun}"
+        )
         return f'<p style="font-size:12px;margin:4px 0">{title}: {escape(reason)}</p>'
 
 
-def _bounded(head: list[str], rows: list[list[Any]], what: str) -> str:
+def _bounded(head: list[str], rows: list[list[Any]], noun: str) -> str:
     """Return a table of the first rows, with more rows collapsed below it."""
     text = table(head, rows[:MAX_DEVICES])
-    more = rows[MAX_DEVICES:_MAX_ROWS]
-    if more:
-        text += f"<details><summary>{len(more)} more {what}s</summary>{table(head, more)}</details>"
+    collapsed_rows = rows[MAX_DEVICES:_MAX_ROWS]
+    if collapsed_rows:
+        summary = f"{len(collapsed_rows)} more {noun}s"
+        text += f"<details><summary>{summary}</summary>{table(head, collapsed_rows)}</details>"
     if len(rows) > _MAX_ROWS:
-        left = f"{len(rows) - _MAX_ROWS:,} {what}s are not shown. See this view's `.snapshot`."
-        text += f'<p style="font-size:12px;margin:4px 0">{left}</p>'
+        note = f"{len(rows) - _MAX_ROWS:,} {noun}s are not shown. See this view's `.snapshot`."
+        text += f'<p style="font-size:12px;margin:4px 0">{note}</p>'
     return text
 
 

@@ -34,7 +34,7 @@ WINDOW_ROWS = 2048
 messages above 1 MB/s, and a view sends each message to two listeners."""
 
 MAX_ROWS = 8192
-"""Rows of the window at the end of a run, and of one after a burst."""
+"""Rows of the window at the end of a run, and after a burst."""
 
 SAVED_ROWS = 2048
 """Rows saved in the notebook (160 KB as base64)."""
@@ -83,26 +83,26 @@ def make_snapshot(reading: TimingsReading, view_id: str, seq: int) -> dict[str, 
 
 
 class _RateLimited(Generic[T]):
-    """A function whose result is reused for a time that depends on its cost."""
+    """A function with a cached result; the more it costs, the longer the cache is valid."""
 
-    def __init__(self, function: Callable[[], T], least_s: float) -> None:
+    def __init__(self, function: Callable[[], T], min_interval_s: float) -> None:
         self._function = function
-        self._least_s = least_s
+        self._min_interval_s = min_interval_s
         self._value: T | None = None
         self._due = float("-inf")
 
     def get(self, now: float, *, fresh: bool) -> T:
-        """Return the last result, or a new one if that is due or required by `fresh`."""
+        """Return the last result; compute a new one if it is due or `fresh` is true."""
         if self._value is None or fresh or now >= self._due:
             began = time.perf_counter()
             self._value = self._function()
             cost = time.perf_counter() - began
-            self._due = now + max(self._least_s, cost / SHARE)
+            self._due = now + max(self._min_interval_s, cost / SHARE)
         return self._value
 
 
 class Composer:
-    """Chooses the next message: the new rows, a full window, or none."""
+    """The choice of the next message: the new rows, a full window, or no message."""
 
     def __init__(self, source: TimingSource) -> None:
         self._source = source
@@ -127,7 +127,8 @@ class Composer:
         changed = status != self._sent
         self._fresh = changed or status.state == "ended"
         if self._sent is None or status.run != self._sent.run:
-            self._cursor, self._windowed_cursor = 0, -1
+            self._cursor = 0
+            self._windowed_cursor = -1
         new_rows = self._source.since(self._cursor)
         self._sent = status
         due = self._window_due(status, changed, new_rows, now) if new_rows is not None else True
@@ -171,11 +172,14 @@ class Composer:
 def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
     """Answer a page's request; return None if the request is not valid.
 
-    ``{"type": "details", "first": 10, "last": 20}`` requests the cost of a range of iterations,
-    ``{"type": "rows", "before": 10}`` older rows, ``{"type": "explain"}`` what slows down the
-    newest iterations, ``{"type": "profile", "seconds": 5}`` a profile of the ranks,
-    ``{"type": "runs"}`` the names of stored runs, and ``{"type": "earlier", "name": "first"}``
-    the iteration times of one.
+    The requests are:
+
+    - ``{"type": "details", "first": 10, "last": 20}``: the cost of a range of iterations
+    - ``{"type": "rows", "before": 10}``: older rows
+    - ``{"type": "explain"}``: what slows down the newest iterations
+    - ``{"type": "profile", "seconds": 5}``: profile the ranks
+    - ``{"type": "runs"}``: the names of stored runs
+    - ``{"type": "earlier", "name": "first"}``: the iteration times of a stored run
     """
     status = source.status()
     content = {"type": "answer", "run": status.run, "asked": request}
@@ -204,8 +208,8 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
 
 
 def _with_rows(content: dict[str, Any], window: RowWindow) -> ViewMessage:
-    more = {"columns": list(COLUMNS), "rows": window.rows}
-    return ViewMessage(content | more, [_pack(window)])
+    layout = {"columns": list(COLUMNS), "rows": window.rows}
+    return ViewMessage(content | layout, [_pack(window)])
 
 
 def _status_fields(status: Status, summary: KeyFigures, seq: int) -> dict[str, Any]:

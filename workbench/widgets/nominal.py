@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -14,15 +15,17 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
     from workbench.resources import Snapshot
 
+_log = logging.getLogger(__name__)
+
 _ONE_VM = Unknown("all ranks share one machine: no link between them has a nominal rate")
 _PENDING = Unknown("the rates of the VMs' NICs are being read")
 
 
 def nominal_gbps(cluster: Cluster) -> float | Unknown:
-    """Return the rate of the VM whose ranks have the slowest NICs, in gigabits per second.
+    """Return the rate of the slowest VM's NICs, in gigabits per second.
 
-    Across VMs, the NICs of each VM carry the ring's bus bandwidth once in each direction,
-    so their rate is an upper bound.
+    Only NICs that ranks use count. Across VMs, the NICs of each VM carry the ring's bus bandwidth
+    once in each direction. So their rate is an upper bound.
     """
     if not _across_vms(cluster):
         return _ONE_VM
@@ -30,13 +33,13 @@ def nominal_gbps(cluster: Cluster) -> float | Unknown:
         snapshots = cluster.snapshot()
     except WorkbenchError as error:
         return Unknown(f"the NICs could not be read: {error}")
-    used: dict[str, set[str]] = {}
-    for one in cluster.ranks:
-        used.setdefault(one.vm, set()).add(one.nic)
-    rates = [rate_of_vm(snapshots.get(vm), vm, sorted(nics)) for vm, nics in used.items()]
-    unknown = [rate for rate in rates if isinstance(rate, Unknown)]
-    known = [rate for rate in rates if not isinstance(rate, Unknown)]
-    return unknown[0] if unknown else min(known)
+    nics_by_vm: dict[str, set[str]] = {}
+    for info in cluster.ranks:
+        nics_by_vm.setdefault(info.vm, set()).add(info.nic)
+    rates = [rate_of_vm(snapshots.get(vm), vm, sorted(nics)) for vm, nics in nics_by_vm.items()]
+    unknown_rates = [rate for rate in rates if isinstance(rate, Unknown)]
+    known_rates = [rate for rate in rates if not isinstance(rate, Unknown)]
+    return unknown_rates[0] if unknown_rates else min(known_rates)
 
 
 class NominalRate:
@@ -58,23 +61,32 @@ class NominalRate:
 
     def _read(self) -> None:
         self._rate = nominal_gbps(self._cluster)
+        _log.debug("nominal rate of the links between VMs: %s", self._rate)
 
 
 def _across_vms(cluster: Cluster) -> bool:
     return len({info.vm for info in cluster.ranks}) > 1
 
 
-def rate_of_vm(snapshot: Snapshot | None, vm: str, used: Iterable[str]) -> float | Unknown:
+def rate_of_vm(snapshot: Snapshot | None, vm: str, used_nics: Iterable[str]) -> float | Unknown:
     """Return the rate of the NICs that a VM's ranks use, in gigabits per second.
 
-    The snapshot is None if the VM did not answer. `used` are the `RankInfo.nic` of its ranks: an
-    interface, or an interface and the RDMA port nearest to the rank's GPU,
-    ``"ens192, mlx5_0"``. NCCL spreads a ring over the ports of all ranks.
+    NCCL spreads a ring over the ports of all ranks.
+
+    Parameters
+    ----------
+    snapshot
+        The snapshot of the VM; None if the VM did not answer.
+    vm
+        The name of the VM, for the reason of an unknown rate.
+    used_nics
+        The `RankInfo.nic` of its ranks: an interface, or an interface and the RDMA port nearest
+        to the rank's GPU, ``"ens192, mlx5_0"``.
     """
     if snapshot is None:
         return Unknown(f"{vm} did not answer")
     ports = {}
-    for name in used:
+    for name in used_nics:
         nic = find_nic(snapshot, name)
         if nic is None:
             return Unknown(f"{vm} has no NIC {name} in its snapshot")

@@ -1,4 +1,4 @@
-"""The kernel's end of the sidebar panel: sends the cluster's state, starts and changes it."""
+"""The kernel's end of the sidebar panel: send the cluster's state, start and change it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ if TYPE_CHECKING:
     from workbench.ranks import RankInfo
     from workbench.widgets.live import LiveView
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 TARGET = "workbench.cluster"
 COMM_ID = "workbench-cluster"
 
 REPEAT_S = 2.0
-"""How often the state is sent while a cell runs: a page reloaded in that time can
-listen but cannot send requests. Also how often it is checked while a cluster runs, because
-the loss of a rank between cells is no transition."""
+"""Interval between states that are sent while a cell runs.
+
+A page that is reloaded during a cell can listen but cannot send requests. While a cluster runs,
+the state is also checked at this interval, because the loss of a rank between cells sends no
+notification.
+"""
 
 MIN_INTERVAL_S = 0.1
 """Changes within this time are sent as one message."""
@@ -51,7 +54,7 @@ _ACTIONS: dict[Any, Callable[[dict[str, Any]], None]] = {
 
 
 def register(shell: InteractiveShell) -> None:
-    """Connect this kernel to the panel, unless it is already or runs outside Jupyter."""
+    """Connect this kernel to the panel, unless it is connected or runs outside Jupyter."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None or COMM_ID in kernel.comm_manager.comms:
         return
@@ -59,7 +62,7 @@ def register(shell: InteractiveShell) -> None:
 
 
 class PanelLink:
-    """Answers the panel's requests and sends it every change of the cluster."""
+    """The kernel's connection to the panel: answers requests and sends changes of the cluster."""
 
     def __init__(self, shell: InteractiveShell, kernel: Any) -> None:
         self._cell = cell_parent(shell, kernel)
@@ -94,6 +97,8 @@ class PanelLink:
             if changed or self._cell_runs or state != sent:
                 self._comm.send({"type": "state", "cluster": state})
                 self._publish(cluster)
+            if state != sent and state is not None:
+                _log.debug("sent the panel the state of %s: %s", state["name"], state["state"])
             if state != sent and state is not None and state["state"] == "failed":
                 registry.changed()  # other listeners may not know that a rank was lost
             sent = state
@@ -103,8 +108,8 @@ class PanelLink:
         try:
             self._entry.update(cluster)
             self._share.update(cluster, now=not self._cell_runs)
-        except Exception:  # whatever fails here, the panel must get further states
-            log.exception("the status bar and other notebooks do not get this state")
+        except Exception:  # noqa: BLE001 - the panel must get further states
+            _log.exception("the status bar and other notebooks do not get this state")
 
     def _on_request(self, request: dict[str, Any]) -> None:
         self._cell.restore()
@@ -115,14 +120,14 @@ class PanelLink:
         elif kind == "watch":
             self._watch.renew() if request.get("on") else self._watch.stop()
         elif kind == "live":
-            cluster_actions.begin(self._open_live, partial(self._fail, kind), lambda: None)
+            cluster_actions.run_in_thread(self._open_live, partial(self._fail, kind), lambda: None)
         elif kind in _ACTIONS:
-            cluster_actions.begin(
+            cluster_actions.run_in_thread(
                 lambda: _ACTIONS[kind](request), partial(self._fail, kind), lambda: self._end(kind)
             )
         else:
-            known = ", ".join((*_ACTIONS, "refresh", "live"))
-            self._fail(kind, f"{kind!r}: unknown request. Send {known} or watch.")
+            kinds = ", ".join((*_ACTIONS, "refresh", "live"))
+            self._fail(kind, f"{kind!r}: unknown request. Send {kinds} or watch.")
 
     def _open_live(self) -> None:
         """Start the live view of the current cluster for a tab, and send its first snapshot."""
@@ -162,7 +167,7 @@ def describe(cluster: Cluster | None) -> dict[str, Any] | None:
     """Return what the panel shows of a cluster, as JSON."""
     if cluster is None:
         return None
-    shown = ("rank", "vm", "pid", "gpu", "nic", "state")
+    field_names = ("rank", "vm", "pid", "gpu", "nic", "state")
     return {
         "name": cluster.name,
         "state": cluster.state,
@@ -170,5 +175,7 @@ def describe(cluster: Cluster | None) -> dict[str, Any] | None:
         "message": cluster.message,
         "source": registry.source(cluster),
         "fabric": _calibrated(cluster.fabric),
-        "ranks": [{name: encode(getattr(info, name)) for name in shown} for info in cluster.ranks],
+        "ranks": [
+            {name: encode(getattr(info, name)) for name in field_names} for info in cluster.ranks
+        ],
     }

@@ -9,7 +9,7 @@ from workbench.schema.figures import FIGURES, PHASE_FIGURES
 
 @dataclass(frozen=True)
 class PhaseStyle:
-    """How one phase is shown: its column, label and colour."""
+    """The column, label and colour of a phase."""
 
     column: str
     label: str
@@ -17,8 +17,14 @@ class PhaseStyle:
 
     @property
     def edge(self) -> str:
-        """Return the colour of its bars' edges, at 65 % of the brightness."""
-        channels = [int(self.color[at : at + 2], 16) for at in (1, 3, 5)]
+        """Return the colour of its bars' edges, at 65 % of the brightness.
+
+        Examples
+        --------
+        >>> PhaseStyle("forward_us", "forward", "#6496c8").edge
+        '#416282'
+        """
+        channels = [int(self.color[start : start + 2], 16) for start in (1, 3, 5)]
         return "#" + "".join(f"{round(channel * 0.65):02x}" for channel in channels)
 
 
@@ -35,7 +41,7 @@ OVERLAPPED = _style("overlapped_us")
 """Communication hidden behind compute: drawn next to the stack, not in it."""
 
 IN_TIME = (DATA, COPY, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, OTHER)
-"""In the order of an iteration; their sum is its duration."""
+"""The phases in the order of an iteration; their sum is its duration."""
 
 IN_STACK = (OTHER, DATA, COPY, OPTIMIZER, FORWARD, BACKWARD, EXPOSED)
-"""From the bottom of a stack to its top: exposed communication on top."""
+"""The phases from the bottom of a stack to its top, which is exposed communication."""

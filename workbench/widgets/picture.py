@@ -17,19 +17,22 @@ from workbench.widgets.source import KeyFigures, TimingsReading
 from workbench.widgets.svg import Frame, axis_end, label, line, number, round_up, tag
 from workbench.widgets.tables import figures_line, summary_line
 
-WIDTH, HEIGHT = 960, 384
-LEFT, SPLIT, RIGHT = 56, 600, 948
+WIDTH = 960
+HEIGHT = 384
+LEFT = 56
+SPLIT = 600
+RIGHT = 948
 COLUMNS_DRAWN = 240
 MAX_ROWS = 16
-"""Most ranks that get a row of bars."""
+"""Limit of the ranks that get a row of bars."""
 
 
 def draw_picture(reading: TimingsReading, view_id: str) -> str:
-    """Draw the view's state; return one line of text before the first iteration.
+    """Draw the view's state as SVG; before the first iteration, return one line of text.
 
     `view_id` makes ids within the picture unique on the page.
     """
-    grid = Grid(reading.window, [place.rank for place in reading.status.ranks])
+    grid = Grid(reading.window, [rank_place.rank for rank_place in reading.status.ranks])
     if len(grid) == 0:
         return f"<p>{escape(summary_line(reading))}</p>"
     pattern = f"overlap-{view_id}"
@@ -60,9 +63,10 @@ def _paint(phase: PhaseStyle, pattern: str) -> dict[str, object]:
 
 
 def _legend(pattern: str) -> str:
-    parts, x = [], SPLIT + 30
-    for at, phase in enumerate((EXPOSED, OVERLAPPED, *IN_STACK[-2::-1])):
-        x, y = SPLIT + 30 + (at % 4) * 80, HEIGHT - 40 + (at // 4) * 18
+    parts = []
+    for index, phase in enumerate((EXPOSED, OVERLAPPED, *IN_STACK[-2::-1])):
+        x = SPLIT + 30 + (index % 4) * 80
+        y = HEIGHT - 40 + (index // 4) * 18
         box = {"x": x, "y": y, "width": 9, "height": 9}
         parts.append(tag("rect", {**box, **_paint(phase, pattern)}))
         weight = "bold" if phase is EXPOSED else "normal"
@@ -79,7 +83,7 @@ def _phases(grid: Grid, pattern: str) -> str:
     frame = Frame(LEFT, 46, SPLIT - LEFT, 160, low, high)
     parts = [label(LEFT, 38, "phases, ms per iteration", font_weight="bold")]
     parts.append(frame.rule([0, high / 2, high], 1e-3))
-    # From back to front: each area covers the bottom of the previous one.
+    # Drawn from back to front, because each area covers the bottom of the previous one.
     for phase, top in zip(reversed(IN_STACK), tops[::-1], strict=True):
         parts.append(tag("path", {"d": frame.area(top), **_paint(phase, pattern)}))
     if low < 0:
@@ -90,39 +94,42 @@ def _phases(grid: Grid, pattern: str) -> str:
 def _waiting(grid: Grid) -> str:
     waits = decimate(grid.column("wait_us"), COLUMNS_DRAWN)
     darkest = axis_end(waits.ravel())
-    top, height = 232.0, 40.0
-    each = height / waits.shape[1]
+    top = 232.0
+    height = 40.0
+    row_height = height / waits.shape[1]
     title = f"waiting for the others, darkest {darkest / 1e3:,.3g} ms"
     parts = [label(LEFT, top - 6, title, font_weight="bold")]
     step = max(1, -(-waits.shape[1] * 12 // int(height)))
     for row in range(waits.shape[1]):
-        y = top + row * each
+        y = top + row * row_height
         if row % step == 0:
             text = f"rank {grid.ranks[row]}"
-            parts.append(label(LEFT - 6, y + each / 2 + 4, text, text_anchor="end", opacity=0.75))
-        parts.extend(_heat_row(waits[:, row] / darkest, y, each))
+            parts.append(
+                label(LEFT - 6, y + row_height / 2 + 4, text, text_anchor="end", opacity=0.75)
+            )
+        parts.extend(_heat_row(waits[:, row] / darkest, y, row_height))
     return "".join(parts)
 
 
-def _heat_row(shares: Array, y: float, each: float) -> list[str]:
-    """Return one rank's row; neighbours of the same shade (of twelve) become one rectangle."""
+def _heat_row(shares: Array, y: float, row_height: float) -> list[str]:
+    """Return the row of a rank in twelve shades; equal neighbours share one rectangle."""
     shades = np.where(np.isnan(shares), -1, np.round(np.clip(shares, 0, 1) * 11)).astype(int)
-    cuts = [0, *(np.flatnonzero(np.diff(shades)) + 1), len(shades)]
+    boundaries = [0, *(np.flatnonzero(np.diff(shades)) + 1), len(shades)]
     width = (SPLIT - LEFT) / len(shades)
     return [
         tag(
             "rect",
             {
-                "x": number(LEFT + a * width),
+                "x": number(LEFT + begin * width),
                 "y": number(y),
-                "width": number((b - a) * width),
-                "height": number(max(0.5, each - (1 if each >= 6 else 0))),
+                "width": number((end - begin) * width),
+                "height": number(max(0.5, row_height - (1 if row_height >= 6 else 0))),
                 "fill": "currentColor",
-                "fill_opacity": f"{0.07 + 0.85 * shades[a] / 11:.2f}",
+                "fill_opacity": f"{0.07 + 0.85 * shades[begin] / 11:.2f}",
             },
         )
-        for a, b in pairwise(cuts)
-        if shades[a] >= 0
+        for begin, end in pairwise(boundaries)
+        if shades[begin] >= 0
     ]
 
 
@@ -130,10 +137,10 @@ def _bandwidth(grid: Grid, summary: KeyFigures) -> str:
     bus, alg = (decimate(grid.mean(name), COLUMNS_DRAWN) for name in ("busbw_gbps", "algbw_gbps"))
     measured = high = axis_end(np.concatenate([bus, alg]))
     title = "bandwidth, Gbit/s: busbw solid, algbw dotted"
-    lines = {"nominal": (summary.nominal_gbps, "8 4")}
-    lines["calibrated"] = (summary.calibrated_gbps, "12 3 2 3")
-    drawn: list[tuple[float, str]] = []
-    for name, (gbps, dashes) in lines.items():
+    rates = {"nominal": (summary.nominal_gbps, "8 4")}
+    rates["calibrated"] = (summary.calibrated_gbps, "12 3 2 3")
+    drawn_rates: list[tuple[float, str]] = []
+    for name, (gbps, dashes) in rates.items():
         if isinstance(gbps, Unknown):
             continue
         title += f", {name} {gbps:,.3g}"
@@ -141,12 +148,12 @@ def _bandwidth(grid: Grid, summary: KeyFigures) -> str:
             title += f" \u00b1 {summary.calibrated_error * 100:.0f} %"
         if gbps <= 4 * measured:
             high = max(high, round_up(gbps * 1.04))
-            drawn.append((gbps, dashes))
+            drawn_rates.append((gbps, dashes))
             title += " dashed" if name == "nominal" else " dash-dotted"
     frame = Frame(LEFT, 300, SPLIT - LEFT, 56, 0, high)
     dashed = "".join(
-        line(LEFT, frame.y(at), SPLIT, frame.y(at), stroke_dasharray=dashes, stroke_opacity=0.7)
-        for at, dashes in drawn
+        line(LEFT, frame.y(gbps), SPLIT, frame.y(gbps), stroke_dasharray=dashes, stroke_opacity=0.7)
+        for gbps, dashes in drawn_rates
     )
     thin = {"fill": "none", "stroke": "currentColor"}
     return "".join(
@@ -166,39 +173,51 @@ def _one_iteration(grid: Grid, pattern: str) -> str:
     """Return the newest iteration that all ranks have reported, as a row of bars per rank."""
     totals = grid.column("iteration_us")
     complete = np.flatnonzero(~np.isnan(totals).any(axis=1))
-    at = int(complete[-1]) if len(complete) else len(grid) - 1
+    index = int(complete[-1]) if len(complete) else len(grid) - 1
     count = min(MAX_ROWS, len(grid.ranks))
-    each = min(48.0, 240.0 / count)
-    longest = np.nanmax(totals[at], initial=1.0)
+    row_height = min(48.0, 240.0 / count)
+    longest = np.nanmax(totals[index], initial=1.0)
     frame = Frame(SPLIT + 76, 0, RIGHT - SPLIT - 76 - 62, 1, 0, round_up(longest * 1.01))
-    more = len(grid.ranks) - count
-    text = f"iteration {grid.iterations[at]:,}" + (f", {more} more ranks" if more else "")
+    hidden_ranks = len(grid.ranks) - count
+    text = f"iteration {grid.iterations[index]:,}" + (
+        f", {hidden_ranks} more ranks" if hidden_ranks else ""
+    )
     parts = [label(SPLIT + 30, 38, text, font_weight="bold")]
     for row in range(count):
-        y = 46 + row * each
-        parts.append(label(SPLIT + 70, y + each / 2, f"rank {grid.ranks[row]}", text_anchor="end"))
+        y = 46 + row * row_height
         parts.append(
-            label(RIGHT, y + each / 2, f"{totals[at, row] / 1e3:,.2f} ms", text_anchor="end")
+            label(SPLIT + 70, y + row_height / 2, f"rank {grid.ranks[row]}", text_anchor="end")
         )
-        parts.extend(_bars(grid, at, row, frame, y, each, pattern))
+        parts.append(
+            label(
+                RIGHT, y + row_height / 2, f"{totals[index, row] / 1e3:,.2f} ms", text_anchor="end"
+            )
+        )
+        parts.extend(_bars(grid, index, row, frame, y, row_height, pattern))
     return "".join(parts)
 
 
 def _bars(
-    grid: Grid, at: int, row: int, frame: Frame, y: float, each: float, pattern: str
+    grid: Grid, index: int, row: int, frame: Frame, y: float, row_height: float, pattern: str
 ) -> list[str]:
     def box(phase: PhaseStyle, start: float, us: float, top: float, height: float) -> str:
         x = frame.left + frame.width * start / frame.high
         width = frame.width * us / frame.high
-        place = {"x": number(x), "y": number(top), "width": number(width)}
-        return tag("rect", {**place, "height": number(height), **_paint(phase, pattern)})
+        position = {"x": number(x), "y": number(top), "width": number(width)}
+        return tag("rect", {**position, "height": number(height), **_paint(phase, pattern)})
 
-    parts, start, computed = [], 0.0, 0.0
+    parts = []
+    start = 0.0
+    computed = 0.0
     for phase in IN_TIME:
-        us = float(np.nan_to_num(grid.column(phase.column)[at, row]))
-        parts.append(box(phase, start, us, y, each * 0.6))
+        us = float(np.nan_to_num(grid.column(phase.column)[index, row]))
+        parts.append(box(phase, start, us, y, row_height * 0.6))
         start += us
         computed = start if phase.column == "backward_us" else computed
-    hidden = float(np.nan_to_num(grid.column(OVERLAPPED.column)[at, row]))
-    parts.append(box(OVERLAPPED, max(0.0, computed - hidden), hidden, y + each * 0.6, each * 0.18))
+    hidden = float(np.nan_to_num(grid.column(OVERLAPPED.column)[index, row]))
+    parts.append(
+        box(
+            OVERLAPPED, max(0.0, computed - hidden), hidden, y + row_height * 0.6, row_height * 0.18
+        )
+    )
     return parts

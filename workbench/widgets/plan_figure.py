@@ -1,4 +1,4 @@
-"""Figures of plans: the efficiency by the number of VMs, and the roofline."""
+"""Figures of plans: efficiency by the number of VMs, and the roofline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COLOURS = tuple(style.color for style in (BACKWARD, EXPOSED, FORWARD, OPTIMIZER, OVERLAPPED, DATA))
 _ROOF_POINTS = 60
 _ROOF_DECADES = 2
-"""How far the roof is drawn to either side of the ridge."""
+"""How many powers of ten of the roof are drawn on each side of the ridge."""
 _ESTIMATE = "The traffic of memory, and so the intensity, is an estimate; see the plan's formulas."
 _NOTE = "Solid: without overlap. Dashed: all communication overlaps with the backward."
 
@@ -28,25 +28,32 @@ def scaling_figure(plans: Mapping[str, Plan]) -> Any:
     Parameters
     ----------
     plans
-        Plans with a time of compute, by the label of their line.
+        Plans with a compute time, by the label of their line.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        The efficiency without overlap as a solid line, with full overlap as a dashed one.
+        The efficiency as lines: solid without overlap, dashed with full overlap.
 
     Raises
     ------
     UsageError
-        There is no plan, or one has no efficiency.
+        There is no plan, or a plan has no efficiency.
+
+    Examples
+    --------
+    >>> from workbench.fabric import plan
+    >>> made = plan("340M", gbps=10, compute_ms=500, vms=4)
+    >>> [line.name for line in scaling_figure({"10 Gbit/s": made}).data]
+    ['10 Gbit/s', '10 Gbit/s, full overlap']
     """
     from workbench.widgets.plotly_figure import new_figure
 
     if not plans:
         raise UsageError("scaling_figure: no plan given. Give one or more, each with a label.")
     figure = new_figure("Efficiency of plans by the number of VMs")
-    for position, (label, made) in enumerate(plans.items()):
-        rows = [row for row in made.scaling if row.efficiency is not None]
+    for position, (label, plan) in enumerate(plans.items()):
+        rows = [row for row in plan.scaling if row.efficiency is not None]
         if not rows:
             raise UsageError(
                 f"scaling_figure: the plan {label!r} has no efficiency. Make it with a rate of the "
@@ -54,12 +61,12 @@ def scaling_figure(plans: Mapping[str, Plan]) -> Any:
             )
         colour = _COLOURS[position % len(_COLOURS)]
         vms = [row.vms for row in rows]
-        full = [row.efficiency * row.sequential_s / row.overlapped_s for row in rows]  # type: ignore[operator]
-        none = [row.efficiency for row in rows]
+        overlapped = [row.efficiency * row.sequential_s / row.overlapped_s for row in rows]  # type: ignore[operator]
+        sequential = [row.efficiency for row in rows]
         options = {"x": vms, "mode": "lines", "legendgroup": label, "hovertemplate": "%{y:.0%}"}
-        figure.add_scatter(y=none, name=label, line={"color": colour}, **options)
+        figure.add_scatter(y=sequential, name=label, line={"color": colour}, **options)
         figure.add_scatter(
-            y=full, name=f"{label}, full overlap", line={"color": colour, "dash": "dash"},
+            y=overlapped, name=f"{label}, full overlap", line={"color": colour, "dash": "dash"},
             showlegend=False, **options,
         )  # fmt: skip
     figure.apply_style(height=380, notes=(_NOTE,))
@@ -86,12 +93,14 @@ def roofline_figure(made: Plan) -> Any:
     roof = made.roofline
     if isinstance(roof, Unknown):
         raise UsageError(f"roofline_figure: this plan has no roofline: {roof.reason}.")
-    around = np.log10([roof.ridge, roof.intensity])
-    span = np.logspace(around.min() - _ROOF_DECADES, around.max() + _ROOF_DECADES, _ROOF_POINTS)
+    logarithms = np.log10([roof.ridge, roof.intensity])
+    span = np.logspace(
+        logarithms.min() - _ROOF_DECADES, logarithms.max() + _ROOF_DECADES, _ROOF_POINTS
+    )
     intensities = sorted([*span.tolist(), roof.ridge])
     figure = new_figure(f"Roofline: {roof.bound} limits the compute of an iteration")
     figure.add_scatter(
-        x=intensities, y=[roof.at(one) for one in intensities], mode="lines",
+        x=intensities, y=[roof.at(intensity) for intensity in intensities], mode="lines",
         name=f"{roof.tflops:g} TFLOP/s, {roof.memory_gb_per_s:g} GB/s",
         line={"color": OVERLAPPED.color},
     )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd  # noqa: F401 - plotly would use it while another thread loads it
+import pandas as pd  # noqa: F401 - plotly would use pandas while another thread loads it
 import plotly.graph_objects as go
 
 from workbench.widgets.static_figure import INK, static_html
@@ -19,21 +19,21 @@ _CLEAR = "rgba(0, 0, 0, 0)"
 _NOTE_PX = 18
 """Height of one line of notes below a figure."""
 _BELOW_AXIS_PX = 48
-"""Where these lines begin: below the axis, its tick labels and its title."""
+"""Where the notes begin: below the axis, its tick labels and its title."""
 
 
 class TimingsFigure(go.Figure):
-    """A plotly figure whose MIME bundle includes a static picture and its values.
+    """A plotly figure with a static picture and a table of values in its MIME bundle.
 
-    `_title` describes it in plain text. `_values` has its values where these are not of ranks or
-    collectives.
+    `_title` describes the figure in plain text. `_values` contains the values of figures that do
+    not show ranks or collectives.
     """
 
     _title = "Figure"
     _values: Table | None = None
 
     def apply_style(self, *, height: int, notes: tuple[str, ...] = ()) -> None:
-        """Set the colours, the legend above and `notes` below."""
+        """Set the colours, the legend above the figure, and `notes` below it."""
         self.update_layout(
             template="none",
             height=height + _NOTE_PX * len(notes),

@@ -17,11 +17,12 @@ class PreopenedComm(BaseComm):
     """A comm that sends from any thread and receives requests on any shell of the kernel.
 
     The kernel creates it under a known id and sends no ``comm_open``; each page connects to
-    that id. It differs from ipykernel's own comm in two ways. Its messages have no parent
-    header, so they do not count as a cell's output, and ipykernel 7.4, which routes requests
-    to the shell that last published on the comm, lets a request reach the subshell that the
-    page chose. And a request does not trigger ``pre_execute`` and ``post_execute``, because
-    it is not a cell.
+    that id. It differs from ipykernel's own comm in two ways:
+
+    - Its messages have no parent header, so they do not count as a cell's output. ipykernel 7.4
+      routes requests to the shell that last published on the comm. Without a parent header, a
+      request reaches the subshell that the page chose.
+    - A request does not trigger ``pre_execute`` and ``post_execute``, because it is not a cell.
 
     Parameters
     ----------
@@ -80,8 +81,8 @@ class CellParent:
     """Restores the parent header of the current cell after a request.
 
     ipykernel assigns output of background threads to the request that a shell received
-    last. A page's request in the middle of a cell would become that parent, and later
-    output of the cell's threads would be shown nowhere.
+    last. A page's request in the middle of a cell would become that parent, and no output area
+    would show the later output of the cell's threads.
     """
 
     def __init__(self, shell: InteractiveShell, kernel: Any) -> None:
@@ -97,8 +98,8 @@ class CellParent:
         # Within %%capture the shell has a publisher that keeps outputs and has no parent.
         if self._parent is not None and hasattr(self._shell.display_pub, "set_parent"):
             ident, parent = self._parent
-            # In a copy of the context: the reply to the request must keep its own parent
-            # header, or the front end would consider the cell finished.
+            # The parent is set in a copy of the context, because the reply to the request must keep
+            # its own parent header. Otherwise, the front end would consider the cell finished.
             contextvars.copy_context().run(self._kernel.set_parent, ident, parent)
 
     def _save(self, _: Any = None) -> None:

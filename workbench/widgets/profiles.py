@@ -1,4 +1,4 @@
-"""``%timings profile``, and what the live view shows of a profile."""
+"""The view of ``%timings profile``, and the live view's line about a profile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def request_profile(cluster: Cluster, line: str, names: list[str]) -> ProfileVie
 
 
 class ProfileView:
-    """A profile in a notebook: what it waits for, then its trace; the output updates itself."""
+    """A profile in a notebook, as an output that updates itself.
+
+    It shows what the profile waits for, and later its trace.
+    """
 
     def __init__(self, cluster: Cluster, future: Future[Profile]) -> None:
         self._cluster = cluster
@@ -49,7 +52,7 @@ class ProfileView:
             return repr(self.future.result())
         except CancelledError:
             return "Another profile was requested in its place."
-        except Exception as error:  # noqa: BLE001 - the cell has ended, so nobody can catch it
+        except Exception as error:  # noqa: BLE001 - the cell has ended, so no code can catch it
             return f"{type(error).__name__}: {error}"
 
     def _ipython_display_(self) -> None:
@@ -82,7 +85,8 @@ def profile_text(cluster: Cluster) -> str:
     latest = cluster.profiling.latest
     if not isinstance(latest, Profile):
         return f"No profile: {latest}"
-    first, last = f"{latest.first_iteration:,}", f"{latest.last_iteration:,}"
-    what = f"Profile of iterations {first} to {last}: {latest.path}."
-    where = "Open it in https://ui.perfetto.dev."
-    return " ".join((what, where, latest.cost, *latest.notes))
+    first = f"{latest.first_iteration:,}"
+    last = f"{latest.last_iteration:,}"
+    description = f"Profile of iterations {first} to {last}: {latest.path}."
+    advice = "Open it in https://ui.perfetto.dev."
+    return " ".join((description, advice, latest.cost, *latest.notes))

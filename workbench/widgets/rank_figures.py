@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from workbench.timings.source import TimingsSource
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_SHOWN = (
+_COLUMNS = (
     ("iteration_us", "iteration time (ms)", BACKWARD),
     ("exposed_us", "exposed communication (ms)", EXPOSED),
 )
-_RANK_PX, _LEAST_PX = 30, 210
-_BAR_PX, _LEAST_BARS_PX = 34, 160
+_RANK_PX = 30
+_MIN_PX = 210
+_BAR_PX = 34
+_MIN_BARS_PX = 160
 
 
 def ranks_figure(timings: TimingsSource) -> Any:
@@ -32,7 +34,7 @@ def ranks_figure(timings: TimingsSource) -> Any:
 
     A box spans the middle half of the iterations and its line is the median. Its
     whiskers extend to the 5th and 95th percentiles. The first iteration of each cell is
-    a warm-up and is left out, unless there are no others.
+    a warm-up. It is left out, unless there are no others.
 
     Returns
     -------
@@ -48,22 +50,22 @@ def ranks_figure(timings: TimingsSource) -> Any:
 
     from workbench.widgets.plotly_figure import new_figure
 
-    every = select_rows(timings, None)
-    rows = typical(every)
+    all_rows = select_rows(timings, None)
+    rows = typical(all_rows)
     ranks = np.unique(rows["rank"]).tolist()
     table = columns(rows)
     vms = timings.vm_names()
     names = [f"rank {rank}{_on(vms.get(rank))}" for rank in ranks]
     figure = new_figure("Iteration time and exposed communication, by rank")
     make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06, figure=figure)
-    for column, (name, title, phase) in enumerate(_SHOWN, start=1):
+    for column, (name, title, phase) in enumerate(_COLUMNS, start=1):
         parts = [table[name][rows["rank"] == rank] / 1e3 for rank in ranks]
         figure.add_trace(_boxes(names, parts, phase), row=1, col=column)
         figure.update_xaxes(title_text=title, rangemode="tozero", row=1, col=column)
     count = len(np.unique(rows["iteration"]))
     note = f"{count:,} iterations; box: middle half and median; whiskers: 5th to 95th percentile."
-    notes = (note, *left_out_notes(every))
-    figure.apply_style(height=_LEAST_PX + _RANK_PX * len(ranks), notes=notes)
+    notes = (note, *left_out_notes(all_rows))
+    figure.apply_style(height=_MIN_PX + _RANK_PX * len(ranks), notes=notes)
     figure.update_layout(showlegend=False, margin_t=20)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
@@ -95,8 +97,8 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
     if frame.empty:
         raise UsageError("Cannot draw a figure: the timings have no iteration. Train first.")
     if "other_us" not in frame:
-        known = [phase.column for phase in IN_TIME if phase.column in frame]
-        frame = frame.assign(other_us=frame["iteration_us"] - frame[known].sum(axis=1))
+        phase_columns = [phase.column for phase in IN_TIME if phase.column in frame]
+        frame = frame.assign(other_us=frame["iteration_us"] - frame[phase_columns].sum(axis=1))
     means = frame.groupby("rank").mean(numeric_only=True)
     bars = [
         go.Bar(
@@ -113,14 +115,14 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
     figure = new_figure("Mean iteration, by rank")
     figure.add_traces(bars)
     figure.update_layout(barmode="stack")
-    figure.apply_style(height=_LEAST_BARS_PX + _BAR_PX * len(means))
+    figure.apply_style(height=_MIN_BARS_PX + _BAR_PX * len(means))
     figure.update_xaxes(title_text="mean iteration (ms)")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
 
 
 def _boxes(names: list[str], parts: list[Any], phase: Any) -> Any:
-    """Return boxes computed from quantiles, so that their size is independent of the run."""
+    """Return boxes from quantiles, so that the figure's size does not depend on the run."""
     import plotly.graph_objects as go
 
     low, first, median, third, high = np.array([np.quantile(rank, _QUANTILES) for rank in parts]).T
@@ -132,7 +134,7 @@ def _boxes(names: list[str], parts: list[Any], phase: Any) -> Any:
 
 
 def _pale(color: str) -> str:
-    channels = ", ".join(str(int(color[at : at + 2], 16)) for at in (1, 3, 5))
+    channels = ", ".join(str(int(color[start : start + 2], 16)) for start in (1, 3, 5))
     return f"rgba({channels}, 0.4)"
 
 

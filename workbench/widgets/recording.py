@@ -1,4 +1,4 @@
-"""``%timings off``, ``on`` and ``overhead``: the switch, and what recording costs."""
+"""``%timings off``, ``on`` and ``overhead``: switch recording, and measure its cost."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _HEAD = ("ms per iteration", "with recording", "without", "added", "95 % interva
 
 
 def register(formatter: DisplayFormatter) -> None:
-    """Register how notebooks show what recording costs, without importing its module."""
+    """Register how notebooks show the cost of recording, without importing its module."""
     show_as_table(formatter, "workbench.timings.overhead", "Overhead", overhead_table)
 
 
 def overhead_table(overhead: Overhead) -> Table:
-    """Return a table of what recording costs, a row per kind of time."""
+    """Return a table of the cost of recording, with a row per kind of time."""
     without_us = overhead.iteration_us
     both_us = without_us + overhead.wall.mean_us, without_us
     rows = (
@@ -42,9 +42,9 @@ def _row(name: str, both_us: tuple[float, float], added: Added) -> tuple[str, ..
 
 
 def check(line: str, args: Any, cell: str | None, verbs: Collection[str]) -> None:
-    """Raise `UsageError` if the line has what only another verb of ``%timings`` accepts.
+    """Raise `UsageError` if an argument of the line belongs to another verb of ``%timings``.
 
-    `verbs` are those of this module, which accept no names.
+    `verbs` are the verbs of this module, which accept no names.
     """
     measures = args.view == "overhead"
     if cell is not None and not measures:
@@ -61,11 +61,11 @@ def check(line: str, args: Any, cell: str | None, verbs: Collection[str]) -> Non
 
 
 def switch_or_measure(cluster: Cluster, args: Any, cell: str | None) -> Overhead | None:
-    """Switch recording on or off, or return what it costs."""
+    """Switch recording on or off, or measure and return its cost."""
     if args.view == "overhead":
-        given = {"pairs": args.pairs, "timeout": args.timeout}
+        options = {"pairs": args.pairs, "timeout": args.timeout}
         return cluster.measure_overhead(
-            cell, **{name: value for name, value in given.items() if value is not None}
+            cell, **{option: value for option, value in options.items() if value is not None}
         )
     cluster.recording = args.view == "on"
     sys.stdout.write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,10 +25,12 @@ from workbench.widgets.cluster_source import ClusterSource
 from workbench.widgets.earlier_runs import earlier_runs
 from workbench.widgets.source import Status
 
+_log = logging.getLogger(__name__)
+
 _TICK_S = 0.1
-_FRESH = 3
-"""After so many intervals between stored samples, a sample is not shown."""
-_SHOWN_EVERY_S = 1.0
+_MAX_SAMPLE_AGE = 3
+"""Maximum age of a sample that is shown, in intervals between stored samples."""
+_MESSAGE_INTERVAL_S = 1.0
 """Interval between changes of the message."""
 
 _replays: WeakSet[Any] = WeakSet()
@@ -37,7 +40,7 @@ _replays: WeakSet[Any] = WeakSet()
 class Replay:
     """A recording in the place of a cluster: the panel and the live view show it as one.
 
-    It becomes the notebook's current cluster, so that the panel shows it. All names have
+    It becomes the notebook's current cluster, so that the panel shows it. All names contain
     "recorded", or "simulated" if no VM was measured. It cannot run cells.
 
     Parameters
@@ -52,7 +55,7 @@ class Replay:
     RunError
         There is no such run.
     UsageError
-        It has no iterations and no samples, or the speed is not valid.
+        The run has no iterations and no samples, or the speed is not valid.
     """
 
     fabric = None
@@ -60,19 +63,19 @@ class Replay:
 
     def __init__(self, run: FolderLike, speed: float = 1.0) -> None:
         self.recording = Recording(open_run(run))
-        one = self.recording
-        if not len(one.rows) and not one.samples:
+        recording = self.recording
+        if not len(recording.rows) and not recording.samples:
             raise UsageError(f"{run}: has no iterations and no samples. Choose another run.")
-        self.kind = "simulated" if one.run.simulated else "recorded"
-        self.name = f"{one.run.name} ({self.kind})"
-        self.clock = ReplayClock(one.end_s - one.begin_s)
+        self.kind = "simulated" if recording.run.simulated else "recorded"
+        self.name = f"{recording.run.name} ({self.kind})"
+        self.clock = ReplayClock(recording.end_s - recording.begin_s)
         self.speed = speed
-        self.timings = ReplayTimings(one)
-        self.ranks = [_rank(plain, self.kind) for plain in one.run.ranks]
+        self.timings = ReplayTimings(recording)
+        self.ranks = [_rank(plain, self.kind) for plain in recording.run.ranks]
         self.n = len(self.ranks)
         self.options = SimpleNamespace(identity=object(), keep_s=None, remote=False, record=True)
-        found = one.run.snapshot().items()
-        self._snapshots = {f"{vm} ({self.kind})": snapshot for vm, snapshot in found}
+        snapshots = recording.run.snapshot().items()
+        self._snapshots = {f"{vm} ({self.kind})": snapshot for vm, snapshot in snapshots}
         self._agents = _replayed_vms(self, self._snapshots)
         self._listeners: list[Callable[[], None]] = []
         self._stopped = threading.Event()
@@ -105,10 +108,10 @@ class Replay:
         """The time of day that is shown, and the position, in one line."""
         if self._stopped.is_set():
             return f"the replay of {self.kind} data has ended"
-        at = time.strftime("%H:%M:%S", time.localtime(self.time_s))
+        time_of_day = time.strftime("%H:%M:%S", time.localtime(self.time_s))
         passed, length = map(clock_text, (self.clock.position_s, self.clock.length_s))
         paused = "" if self.clock.playing else ", paused"
-        return f"{at}, {self.kind}: {passed} of {length}{paused}"
+        return f"{time_of_day}, {self.kind}: {passed} of {length}{paused}"
 
     @property
     def agents(self) -> tuple[ReplayedVm, ...]:
@@ -125,20 +128,21 @@ class Replay:
         return self._snapshots
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after changes; return a function that ends that."""
+        """Call `listener` after changes; return a function that unsubscribes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def stop(self) -> None:
         """End the replay."""
         self._stopped.set()
+        _log.debug("%s: stopped at %.1f s", self.name, self.clock.position_s)
         self.timings.closed = True
         self._notify()
 
     # control
 
     def start(self) -> Replay:
-        """Make it the notebook's current cluster, and play.
+        """Make the replay the notebook's current cluster, and play.
 
         Raises
         ------
@@ -157,6 +161,7 @@ class Replay:
         registry.set_current(cast("Cluster", self))
         self.play()
         self._thread.start()
+        _log.debug("%s: started at speed %g", self.name, self.speed)
         return self
 
     @property
@@ -169,7 +174,7 @@ class Replay:
         self.clock.speed = checked_speed(speed)
 
     def play(self) -> None:
-        """Play on; from the start at the end."""
+        """Continue to play; at the end, play from the start."""
         if self.clock.position_s >= self.clock.length_s:
             self.seek(0.0)
         self.clock.play()
@@ -183,11 +188,11 @@ class Replay:
         self._notify()
 
     def seek(self, position_s: float) -> None:
-        """Go to a position in seconds since the start."""
+        """Move to a position in seconds since the start."""
         with self._lock:
             back = position_s < self.clock.position_s
             self.clock.seek(position_s)
-            if back:  # a view discards the rows of other timings
+            if back:  # new timings make views discard their rows
                 self.timings = ReplayTimings(self.recording)
         self._advance()
         self._notify()
@@ -203,10 +208,10 @@ class Replay:
         with self._lock:
             self.timings.advance(self.time_s, playing=playing)
         now = time.monotonic()
-        if playing and now - self._changed_s >= _SHOWN_EVERY_S:
+        if playing and now - self._changed_s >= _MESSAGE_INTERVAL_S:
             self._changed_s = now
             self._notify()
-        elif not playing and self._changed_s:  # the end
+        elif not playing and self._changed_s:  # it has just ended
             self._changed_s = 0.0
             self._notify()
 
@@ -216,7 +221,7 @@ class Replay:
 
 
 class ReplayedVm:
-    """A VM of a recording, which answers as its agent did then; see `cluster.agent.Agent`."""
+    """A VM of a recording. It answers as its agent did then; see `cluster.agent.Agent`."""
 
     local = False
     lost = ""
@@ -252,13 +257,15 @@ class ReplayedVm:
 
     def _sample(self) -> Any:
         now_s = self._now_s()
-        oldest_s = now_s - _FRESH * self._interval_s(now_s)
-        found = [one for one in self._samples if oldest_s < one.time_s <= now_s]
-        if not found:
-            at = time.strftime("%H:%M:%S", time.localtime(now_s))
-            return Unknown(f"no sample was recorded at {at}")
-        sample = found[-1].sample
-        # with the time of the replay: the panel expects a sample each second
+        oldest_s = now_s - _MAX_SAMPLE_AGE * self._interval_s(now_s)
+        recent_samples = [
+            recorded for recorded in self._samples if oldest_s < recorded.time_s <= now_s
+        ]
+        if not recent_samples:
+            time_of_day = time.strftime("%H:%M:%S", time.localtime(now_s))
+            return Unknown(f"no sample was recorded at {time_of_day}")
+        sample = recent_samples[-1].sample
+        # It gets the time of the replay, because the panel expects a sample each second.
         return sample if isinstance(sample, Unknown) else replace(sample, time=now_s).to_plain()
 
 
@@ -270,11 +277,11 @@ class ReplaySource(ClusterSource):
         self._replay = replay
 
     def status(self) -> Status:
-        """Return the run's state, with a message that says what is shown."""
+        """Return the run's state, with the replay's message."""
         return replace(super().status(), message=f"{self._replay!r}.")
 
     def earlier_runs(self) -> tuple[str, ...]:
-        """Return the names of stored runs, the newest first, without the one that is played."""
+        """Return the names of stored runs, the newest first, without the played run."""
         return earlier_runs(self._replay.recording.run.path)
 
     def explain(self) -> Verdict | Unknown:
@@ -288,24 +295,24 @@ class ReplaySource(ClusterSource):
 
 
 def _rank(plain: dict[str, Any], kind: str) -> RankInfo:
-    """Return a rank of ``run.json``, on the VM as it is shown."""
+    """Return a rank of ``run.json``, on the VM's name that is shown."""
     missing = {"rank": 0, "vm": "VM not known", "pid": 0, "threads": 0}
     names = [field.name for field in fields(RankInfo)]
-    known = {name: plain.get(name, missing.get(name, "")) for name in names}
-    return RankInfo(**known | {"vm": f"{known['vm']} ({kind})", "state": "ready"})
+    values = {name: plain.get(name, missing.get(name, "")) for name in names}
+    return RankInfo(**values | {"vm": f"{values['vm']} ({kind})", "state": "ready"})
 
 
 def _replayed_vms(replay: Replay, snapshots: Mapping[str, Snapshot]) -> tuple[ReplayedVm, ...]:
-    """Return the VMs of a replay: of its ranks, snapshots and samples."""
-    by_vm: dict[str, list[RecordedSample]] = {}
-    for one in replay.recording.samples:
-        by_vm.setdefault(f"{one.vm} ({replay.kind})", []).append(one)
-    names = dict.fromkeys([*(info.vm for info in replay.ranks), *snapshots, *by_vm])
+    """Return the VMs of a replay, from its ranks, snapshots and samples."""
+    samples_by_vm: dict[str, list[RecordedSample]] = {}
+    for recorded in replay.recording.samples:
+        samples_by_vm.setdefault(f"{recorded.vm} ({replay.kind})", []).append(recorded)
+    names = dict.fromkeys([*(info.vm for info in replay.ranks), *snapshots, *samples_by_vm])
     return tuple(
         ReplayedVm(
             name,
             snapshots.get(name),
-            by_vm.get(name, []),
+            samples_by_vm.get(name, []),
             lambda: replay.time_s,
             replay.recording.sample_interval_s,
         )
@@ -314,7 +321,15 @@ def _replayed_vms(replay: Replay, snapshots: Mapping[str, Snapshot]) -> tuple[Re
 
 
 def clock_text(seconds: float) -> str:
-    """Return a duration as minutes and seconds, with hours if there are any."""
+    """Return a duration as minutes and seconds, with hours if there are any.
+
+    Examples
+    --------
+    >>> clock_text(75.9)
+    '01:15'
+    >>> clock_text(3675)
+    '1:01:15'
+    """
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

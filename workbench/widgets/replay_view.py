@@ -10,7 +10,7 @@ from workbench.widgets.replay import Replay, ReplaySource, clock_text
 
 _SPEEDS = (0.5, 1.0, 2.0, 5.0, 10.0, 50.0)
 _view: ReplayView | None = None
-"""The latest view, which ends with the next one."""
+"""The latest view. The next replay closes it."""
 
 
 def replay_view(run: str, speed: float | None) -> ReplayView:
@@ -31,7 +31,7 @@ class ReplayView:
         self._view = LiveView(ReplaySource(replay))
         self._unsubscribe: Any = lambda: None
         self._updating = threading.local()
-        """Per thread, whether it shows the position: such a change is no request of the user."""
+        """Whether this thread sets the slider itself; then the change is no request of the user."""
 
     def __repr__(self) -> str:
         return repr(self.replay)
@@ -50,7 +50,8 @@ class ReplayView:
     def _controls(self) -> Any:
         import ipywidgets
 
-        replay, clock = self.replay, self.replay.clock
+        replay = self.replay
+        clock = replay.clock
         self._play = ipywidgets.Button(layout=ipywidgets.Layout(width="auto"))
         self._position = ipywidgets.FloatSlider(
             0.0, min=0.0, max=max(clock.length_s, 0.1), step=0.1, readout=False,
@@ -83,7 +84,8 @@ class ReplayView:
 
     def _update(self) -> None:
         """Show the position; called from any thread."""
-        clock, ended = self.replay.clock, self.replay.state == "stopped"
+        clock = self.replay.clock
+        ended = self.replay.state == "stopped"
         self._updating.active = True
         try:
             self._position.value = clock.position_s

@@ -1,4 +1,4 @@
-"""Links in a notebook to files of runs, which lie outside of Jupyter's root.
+"""Links in a notebook to files of runs, which are outside Jupyter's root.
 
 JupyterLab's extension draws the link, because only the page knows the server's base URL. Other
 front ends show the path. The output has neither a URL nor a token.
@@ -20,7 +20,7 @@ MIME_TYPE = "application/vnd.gradient-workbench.file+json"
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file that the server's route ``runs/RUN/files/FILE`` sends."""
+    """A file that the server sends through its route ``runs/RUN/files/FILE``."""
 
     run: str
     file: str
@@ -28,7 +28,7 @@ class RunFile:
     @classmethod
     def at(cls, path: Path) -> RunFile | None:
         """Return the file at a path; None if the server does not send it."""
-        # Imported here: an extension that is loaded reads no runs yet.
+        # Imported here, because loading the extension reads no runs.
         from workbench.timings.folder import download_type
         from workbench.timings.runs import runs_folder
 
@@ -47,9 +47,9 @@ def link_bundle(path: Path, text: str, shown: str = "") -> dict[str, Any]:
     shown
         Shown above the link; may be empty.
     """
-    found = RunFile.at(path)
+    run_file = RunFile.at(path)
     plain: dict[str, Any] = {"text/plain": text}
-    return plain if found is None else {MIME_TYPE: {**asdict(found), "text": shown}, **plain}
+    return plain if run_file is None else {MIME_TYPE: {**asdict(run_file), "text": shown}, **plain}
 
 
 def register(shell: InteractiveShell) -> None:

@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 
 VERBS = ("list", "open", "compare", "replay")
 _LIST_HEAD = ("name", "started", "cluster", "ranks", "iterations", "size", "state", "verdict")
-_NOT_KNOWN = "\u2013 (unknown)"
+_UNKNOWN_TEXT = "\u2013 (unknown)"
 
 
 def runs_view(verb: str, names: Sequence[str], speed: float | None = None) -> Any:
-    """Return the view of ``%timings list``, ``open``, ``compare`` or ``replay``, of named runs.
+    """Return the view of ``%timings list``, ``open``, ``compare`` or ``replay``.
 
-    `speed` is that of the replay, 1 by default.
+    Parameters
+    ----------
+    verb
+        One of `VERBS`.
+    names
+        The names of the runs.
+    speed
+        The speed of a replay, 1 by default.
 
     Raises
     ------
@@ -71,16 +78,24 @@ class RunList(Table):
 
 
 def _count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Examples
+    --------
+    >>> _count(1, "rank"), _count(2048, "rank")
+    ('1 rank', '2,048 ranks')
+    """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _list_row(run: Run) -> tuple[str, ...]:
-    started, verdict = run.started, run.stored_verdict
+    started = run.started
+    verdict = run.stored_verdict
     return (
         run.name,
-        _NOT_KNOWN if started is None else f"{started:%Y-%m-%d %H:%M:%S}",
+        _UNKNOWN_TEXT if started is None else f"{started:%Y-%m-%d %H:%M:%S}",
         run.cluster,
-        str(len(run.ranks)) if run.ranks else _NOT_KNOWN,
+        str(len(run.ranks)) if run.ranks else _UNKNOWN_TEXT,
         f"{run.iterations:,}",
         format_bytes(run.size_bytes),
         run.state,
@@ -89,7 +104,7 @@ def _list_row(run: Run) -> tuple[str, ...]:
 
 
 def run_table(run: Run) -> Table:
-    """Return the key figures of a run, and which of its data cannot be read."""
+    """Return the key figures of a run, and notes on data that cannot be read."""
     from workbench.timings.summary import notes
 
     summary = run.summary()
@@ -97,14 +112,14 @@ def run_table(run: Run) -> Table:
     title = f"{run.name}: cluster {run.cluster}, {run.state}, {_count(run.iterations, 'iteration')}"
     if vms:
         title += f" on {_count(len(run.ranks), 'rank')} ({', '.join(vms)})"
-    slow = summary.slowest_rank
+    slowest_rank = summary.slowest_rank
     figures = [
         ("iteration", _milliseconds(summary.iteration_us)),
         *((name, _milliseconds(value)) for name, value in summary.phases_us.items()),
         ("communication", _milliseconds(summary.communication_us)),
         ("exposed share", _share(summary.exposed_share)),
         ("bus bandwidth", _number(summary.busbw_gbps, "Gbit/s")),
-        ("rank late throughout", "no rank" if slow is None else f"rank {slow}"),
+        ("rank late throughout", "no rank" if slowest_rank is None else f"rank {slowest_rank}"),
     ]
     means = (
         f"Means over {_count(summary.iterations, 'iteration')} and "
@@ -120,32 +135,40 @@ def run_table(run: Run) -> Table:
 def comparison_table(comparison: Comparison) -> Table:
     """Return a row per figure with both runs and their difference."""
     a, b = comparison.names
-    iterations, ranks = comparison.iterations, comparison.ranks
+    iterations = comparison.iterations
+    ranks = comparison.ranks
     title = "   ".join(
-        f"{key}: {name} ({_count(iterations[place], 'iteration')}, {_count(ranks[place], 'rank')})"
-        for place, (key, name) in enumerate((("a", a), ("b", b)))
+        f"{key}: {name} ({_count(iterations[index], 'iteration')}, {_count(ranks[index], 'rank')})"
+        for index, (key, name) in enumerate((("a", a), ("b", b)))
     )
-    note = "Means over iterations and ranks, with standard deviation and 95 % interval."
+    scope = "Means over iterations and ranks, with standard deviation and 95 % interval."
     head = ("figure", "a", "spread", "b", "spread", "b - a", "\u00b1", "share", "")
     left_out = [
-        f"{name}: {one}"
+        f"{name}: {note}"
         for name, notes in zip("ab", comparison.notes, strict=True)
-        for one in notes
+        for note in notes
     ]
-    rows = [_compared(one) for one in comparison.differences]
-    return Table(title, head, rows, [note, *left_out])
+    rows = [_compared(difference) for difference in comparison.differences]
+    return Table(title, head, rows, [scope, *left_out])
 
 
-def _compared(one: FigureDifference) -> tuple[str, ...]:
-    values = (one.a, one.a_spread, one.b, one.b_spread, one.difference, one.uncertainty)
-    factor, unit, decimals = _UNITS.get(one.figure.rpartition("_")[2], (1.0, "", 2))
-    name = one.figure.rpartition("_")[0] if unit else one.figure
-    share = _share(one.difference / one.a, "+") if one.a else "\u2013"
+def _compared(difference: FigureDifference) -> tuple[str, ...]:
+    values = (
+        difference.a,
+        difference.a_spread,
+        difference.b,
+        difference.b_spread,
+        difference.difference,
+        difference.uncertainty,
+    )
+    factor, unit, decimals = _UNITS.get(difference.figure.rpartition("_")[2], (1.0, "", 2))
+    name = difference.figure.rpartition("_")[0] if unit else difference.figure
+    share = _share(difference.difference / difference.a, "+") if difference.a else "\u2013"
     return (
         f"{name} {unit}".rstrip(),
         *(f"{value * factor:,.{decimals}f}" for value in values),
         share,
-        "clear" if one.clear else "within the spread",
+        "clear" if difference.clear else "within the spread",
     )
 
 
@@ -157,8 +180,8 @@ def _milliseconds(value_us: float) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return _NOT_KNOWN if math.isnan(value) else f"{value:,.2f} {unit}"
+    return _UNKNOWN_TEXT if math.isnan(value) else f"{value:,.2f} {unit}"
 
 
 def _share(value: float, sign: str = "") -> str:
-    return _NOT_KNOWN if math.isnan(value) else f"{value * 100:{sign}.1f} %"
+    return _UNKNOWN_TEXT if math.isnan(value) else f"{value * 100:{sign}.1f} %"

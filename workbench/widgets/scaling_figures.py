@@ -15,8 +15,10 @@ from workbench.widgets.table import Table
 if TYPE_CHECKING:
     from workbench.advisor.scaling_record import StudyComparison
 
-_ROW_PX, _LEAST_PX = 74, 130
-_THICK, _THIN = 0.24, 0.06
+_ROW_PX = 74
+_MIN_PX = 130
+_THICK = 0.24
+_THIN = 0.06
 _NOTE_CHARACTERS = 95
 _DASH = "\u2013"
 _NOTE = (
@@ -31,10 +33,10 @@ def study_figure(*studies: ScalingStudy) -> Any:
     Parameters
     ----------
     *studies
-        One or more; the rows are grouped by the number of ranks. The smallest size of a study,
-        to which the others are compared, has no row unless it is the only one.
+        One or more; the rows are sorted by the number of ranks. The smallest size of a study has
+        no row unless it is the only one, because the other sizes are compared with it.
 
-    Each size of a study has three bars. An efficiency that is not known has none.
+    Each size of a study has three bars. An unknown efficiency has no bar.
 
     Raises
     ------
@@ -45,40 +47,41 @@ def study_figure(*studies: ScalingStudy) -> Any:
 
     if not studies:
         raise UsageError("study_figure: no study given. Give one or more scaling studies.")
-    found = sorted(
+    size_rows = sorted(
         ((point, study) for study in studies for point in study.points[1:] or study.points),
-        key=lambda one: one[0].ranks,
+        key=lambda size_row: size_row[0].ranks,
     )
-    names = [_row_name(point, study, several=len(studies) > 1) for point, study in found]
+    names = [_row_name(point, study, several=len(studies) > 1) for point, study in size_rows]
     figure = new_figure("Efficiency by the number of ranks: measured, calibrated and nominal")
     figure.update_layout(barmode="overlay")
-    ratios = [study.efficiency(point) for point, study in found]
-    bars = [(row - 0.27, 0.0, one.value) for row, one in enumerate(ratios)]
+    ratios = [study.efficiency(point) for point, study in size_rows]
+    bars = [(row - 0.27, 0.0, ratio.value) for row, ratio in enumerate(ratios)]
     _add_bars(figure, "measured", OVERLAPPED, bars)
-    for name, style, at in (("calibrated", FORWARD, 0.0), ("nominal", EXPOSED, 0.27)):
-        allowed = [(row, pair) for row, (point, _) in enumerate(found)
+    for name, style, offset in (("calibrated", FORWARD, 0.0), ("nominal", EXPOSED, 0.27)):
+        allowed = [(row, pair) for row, (point, _) in enumerate(size_rows)
                    if (pair := getattr(point, name)) is not None]  # fmt: skip
-        _add_bars(figure, name, style, [(row + at, 0.0, low) for row, (low, _) in allowed])
-        pale = [(row + at, low, high) for row, (low, high) in allowed if high > low]
+        _add_bars(figure, name, style, [(row + offset, 0.0, low) for row, (low, _) in allowed])
+        pale = [(row + offset, low, high) for row, (low, high) in allowed if high > low]
         _add_bars(figure, name, style, pale, opacity=0.35, showlegend=False)
-    known = [(row - 0.27, one.low, one.high) for row, one in enumerate(ratios)
-             if one.high > one.low]  # fmt: skip
+    intervals = [(row - 0.27, ratio.low, ratio.high) for row, ratio in enumerate(ratios)
+                 if ratio.high > ratio.low]  # fmt: skip
     spread = PhaseStyle("", "", INK)
-    _add_bars(figure, "95 % interval", spread, known, thick=_THIN, showlegend=False)
+    _add_bars(figure, "95 % interval", spread, intervals, thick=_THIN, showlegend=False)
     figure.apply_style(
-        height=_LEAST_PX + _ROW_PX * len(found), notes=tuple(wrap(_NOTE, _NOTE_CHARACTERS))
+        height=_MIN_PX + _ROW_PX * len(size_rows), notes=tuple(wrap(_NOTE, _NOTE_CHARACTERS))
     )
     figure.update_xaxes(title_text="efficiency (%)", rangemode="tozero")
     figure.update_yaxes(
-        tickvals=list(range(len(found))), ticktext=names,
-        range=[len(found) - 0.5, -0.5], zeroline=False, showgrid=False,
+        tickvals=list(range(len(size_rows))), ticktext=names,
+        range=[len(size_rows) - 0.5, -0.5], zeroline=False, showgrid=False,
     )  # fmt: skip
-    figure._values = _table("Efficiency", found, several=len(studies) > 1)
+    figure._values = _table("Efficiency", size_rows, several=len(studies) > 1)
     return figure
 
 
 def _row_name(point: ScalingPoint, study: ScalingStudy, *, several: bool) -> str:
-    ranks = f"{point.ranks} rank{'s' * (point.ranks > 1)}"
+    plural = "s" if point.ranks > 1 else ""
+    ranks = f"{point.ranks} rank{plural}"
     return f"{ranks}, {study.label}" if several else ranks
 
 
@@ -91,7 +94,7 @@ def _add_bars(
     thick: float = _THICK,
     **options: Any,
 ) -> None:
-    """Add bars from one efficiency to another, if there are any: place, begin and end."""
+    """Add bars, if there are any; each has a row, and an efficiency where it begins and ends."""
     if bars:
         figure.add_bar(
             name=name, orientation="h", y=[row for row, _, _ in bars],
@@ -104,13 +107,19 @@ def _add_bars(
 
 
 def _table(
-    title: str, found: list[tuple[ScalingPoint, ScalingStudy]], *, several: bool, notes: Any = ()
+    title: str,
+    size_rows: list[tuple[ScalingPoint, ScalingStudy]],
+    *,
+    several: bool,
+    notes: Any = (),
 ) -> Table:
-    unit = found[0][1].unit if len({study.unit for _, study in found}) == 1 else "per second"
+    unit = (
+        size_rows[0][1].unit if len({study.unit for _, study in size_rows}) == 1 else "per second"
+    )
     head = ("ranks", "iteration ms", "95 % interval", unit, "efficiency", "95 % interval",
             "calibrated", "nominal")  # fmt: skip
     rows = []
-    for point, study in found:
+    for point, study in size_rows:
         pairs = (point.calibrated, point.nominal)
         efficiency = study.efficiency(point)
         number = f"{point.per_second:,.1f}"
@@ -135,9 +144,9 @@ def _interval(ratio: Ratio) -> str:
 
 def study_html(study: ScalingStudy) -> str:
     """Return a study as a table and a picture."""
-    failed = [f"ranks = {one.ranks}: failed: {one.reason}" for one in study.failed]
-    found = [(point, study) for point in study.points]
-    table = _table(study.summary, found, several=False, notes=[*failed, *study.notes])
+    failed = [f"ranks = {failure.ranks}: failed: {failure.reason}" for failure in study.failed]
+    size_rows = [(point, study) for point in study.points]
+    table = _table(study.summary, size_rows, several=False, notes=[*failed, *study.notes])
     return f"{table._repr_html_()}{_picture(study)}"
 
 
@@ -158,11 +167,11 @@ def comparison_html(comparison: StudyComparison) -> str:
                 "yes" if size.clear else "no",
             )
         )
-    one, other = (study.label for study in comparison.studies)
-    head = ("ranks", f"{one}, ms", f"{other}, ms", "ratio", "95 % interval",
+    label, other_label = (study.label for study in comparison.studies)
+    head = ("ranks", f"{label}, ms", f"{other_label}, ms", "ratio", "95 % interval",
             "throughput lost", "95 % interval", "more than noise")  # fmt: skip
     notes = [*comparison.sentences]
-    table = Table(f"{other} compared with {one}", head, rows, notes)
+    table = Table(f"{other_label} compared with {label}", head, rows, notes)
     return f"{table._repr_html_()}{_picture(*comparison.studies)}"
 
 

@@ -1,4 +1,4 @@
-"""The time of collectives by size, compared with what the fabric can deliver."""
+"""The time of collectives by size, compared with the fabric's rates."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from workbench.timings.source import TimingsSource
 
 _MAX_POINTS = 1000
-"""Most points, those with the most time: varying sizes would otherwise fill the page."""
+"""Limit of the points, so that varying sizes do not fill the page."""
 _LINE_POINTS = 60
-_WHAT = ["name", "kind", "bytes"]
+_KEYS = ["name", "kind", "bytes"]
 _BUFFER_NOTE = "A point is one fused buffer; queueing is not included."
 _COLLECTIVE_NOTE = (
     "The shortest time over ranks, with queueing included because service times are unknown."
@@ -34,10 +34,10 @@ def sizes_figure(
 ) -> Any:
     """Draw the time of collectives by their size, with the lines of the fabric if known.
 
-    A point is a buffer, the collectives that travelled together (`timings.frame.collectives`):
-    its bytes, and its service time, which excludes queueing. If no service time is known, a
-    point is a collective: the shortest time over ranks from submitted to finished, which
-    excludes waiting for a late rank. Points are medians over iterations, and their error bars
+    A point is a buffer, the collectives that travelled together (`timings.frame.collectives`).
+    It shows the bytes, and the service time, which excludes queueing. If no service time is known,
+    a point is a collective. It shows the shortest time over ranks from submitted to finished,
+    which excludes waiting for a late rank. Points are medians over iterations, and their error bars
     extend from the 10th to the 90th percentile.
 
     Parameters
@@ -69,10 +69,10 @@ def sizes_figure(
     by_buffer = not with_service.empty
     points = _quantiles(_buffers(with_service) if by_buffer else _collectives(frame))
     left_out = len(points) - _MAX_POINTS
-    points = points.nlargest(_MAX_POINTS, "total_us")
+    points = points.nlargest(_MAX_POINTS, "total_us")  # those with the most time
     figure = new_figure("Time of collectives, by size")
-    for place, (kind, own) in enumerate(points.groupby("kind", sort=True)):
-        figure.add_trace(_marks(str(kind), own, _SYMBOLS[place % len(_SYMBOLS)]))
+    for index, (kind, kind_points) in enumerate(points.groupby("kind", sort=True)):
+        figure.add_trace(_marks(str(kind), kind_points, _SYMBOLS[index % len(_SYMBOLS)]))
     for line in _lines(points, fabric, nominal_gbps, int(frame["ranks"].max())):
         figure.add_trace(line)
     _style(figure, left_out, by_buffer=by_buffer)
@@ -95,8 +95,8 @@ def _style(figure: Any, left_out: int, *, by_buffer: bool) -> None:
 
 def _buffers(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per iteration and buffer, taken from one rank, as all ranks agree."""
-    one = frame[frame["rank"] == frame["rank"].min()]
-    grouped = one.groupby(["cell", "iteration", "buffer"], sort=False)
+    one_rank = frame[frame["rank"] == frame["rank"].min()]
+    grouped = one_rank.groupby(["cell", "iteration", "buffer"], sort=False)
     buffers: pd.DataFrame = grouped.agg(
         name=("name", "first"),
         kind=("kind", "first"),
@@ -104,23 +104,23 @@ def _buffers(frame: pd.DataFrame) -> pd.DataFrame:
         us=("service_us", "first"),
         count=("name", "size"),
     )
-    more = buffers["count"] > 1
-    buffers.loc[more, "name"] += " and " + (buffers["count"] - 1).astype(str) + " more"
+    is_fused = buffers["count"] > 1
+    buffers.loc[is_fused, "name"] += " and " + (buffers["count"] - 1).astype(str) + " more"
     return buffers
 
 
 def _collectives(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per iteration and collective, with the shortest time over ranks."""
-    what = ["cell", "iteration", *_WHAT]
-    least: pd.Series[float] = frame.groupby(what, sort=False)["duration_us"].min()
-    return least.rename("us").reset_index()
+    keys = ["cell", "iteration", *_KEYS]
+    shortest: pd.Series[float] = frame.groupby(keys, sort=False)["duration_us"].min()
+    return shortest.rename("us").reset_index()
 
 
 def _quantiles(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per name, kind and size: quantiles over iterations, and total time."""
-    same = rows.groupby(_WHAT, sort=False)["us"]
-    points = same.quantile(np.array([0.1, 0.5, 0.9])).unstack()
-    points["total_us"] = same.sum()
+    times = rows.groupby(_KEYS, sort=False)["us"]
+    points = times.quantile(np.array([0.1, 0.5, 0.9])).unstack()
+    points["total_us"] = times.sum()
     return points.reset_index()
 
 

@@ -48,8 +48,9 @@ COLUMNS = (
 )
 """The columns of a `RowWindow`, in order. Times are in microseconds; `end_s` is in seconds
 since the start of the run's first iteration. `logged_0` and `logged_1` are the first two values
-that cells log (`Status.logged`): NaN if none was logged, infinite if it was not finite. `left_out`
-is why means leave the iteration out (`timings.figures.untypical`); 0 in typical iterations."""
+that cells log (`Status.logged`): NaN without a value, infinite if the value was not finite.
+`left_out` is the reason why means leave the iteration out (`timings.figures.untypical`); it is 0 in
+typical iterations."""
 
 State = Literal["waiting", "running", "ended"]
 
@@ -81,9 +82,10 @@ class Status:
     ranks
         In rank order; they do not change during a run.
     unrecorded
-        A line about cells that are not recorded, which is also in `message`; empty if all are.
+        A line about cells that are not recorded, also part of `message`; empty if all are
+        recorded.
     verdict
-        Of the newest iterations' cell, after its end; None before it is known.
+        The verdict on the cell of the newest iterations, after its end; None if not yet known.
     profile
         A line about the latest profile of the ranks; empty if none was requested.
     logged
@@ -112,7 +114,7 @@ class KeyFigures:
     iteration
         Number of the newest iteration.
     first_iteration, last_iteration
-        Numbers of the first and the last iteration that the figures are about.
+        Numbers of the first and the last iteration that the figures cover.
     iterations_per_s, iteration_us, exposed_us, busbw_gbps
         Means over the newest iterations and the ranks; see `timings.Summary`.
     exposed_share
@@ -126,7 +128,7 @@ class KeyFigures:
     calibrated_error
         The relative error that nine of ten measured sizes of the calibration do not exceed.
     slowest_rank, slowest_excess_us
-        The rank that the others wait for, and for how long.
+        The straggler, and how long the other ranks wait for it.
     dropped
         Records lost in transit since the run began.
     notes
@@ -134,7 +136,7 @@ class KeyFigures:
     progress
         Samples per second, passes over the data, and what communication has cost so far.
     transport
-        Which libraries carry the collectives of the ranks, and over which networks.
+        The libraries that carry the collectives of the ranks, and their networks.
     """
 
     iteration: float | Unknown
@@ -161,7 +163,7 @@ class KeyFigures:
 
 @dataclass(frozen=True)
 class StragglerEntry:
-    """A rank that the others waited for; `phase` is where it differs from them.
+    """A straggler: a rank that the others waited for, and the `phase` that differs.
 
     The rank is -1 if all ranks wait for a link. The phase is ``"unknown"`` if no phase differs.
 
@@ -183,7 +185,7 @@ class StragglerEntry:
 
 @dataclass(frozen=True)
 class StageEntry:
-    """A stage of a pipeline: means over the iterations but the first of a cell.
+    """A stage of a pipeline: means over all iterations except the first of a cell.
 
     Attributes
     ----------
@@ -192,7 +194,7 @@ class StageEntry:
     stage, rank
         Its position in the pipeline, from 0, and its rank.
     idle_us, idle_share
-        For how long it waits for messages, and that as a share of the iteration.
+        How long it waits for messages, and this time as a share of the iteration.
     ideal_share
         The share of idle time if all stages were equally fast.
     """
@@ -224,7 +226,7 @@ class Details:
     stragglers
         The newest first, at most `MAX_STRAGGLERS`.
     stages
-        Of pipelines; empty if no rank waits for messages.
+        The stages of pipelines; empty if no rank waits for messages.
     """
 
     first_iteration: int
@@ -267,7 +269,7 @@ class RowWindow:
 
 @dataclass(frozen=True)
 class TimingsReading:
-    """Everything read from a source at one moment."""
+    """The state of a source at one moment."""
 
     status: Status
     summary: KeyFigures
@@ -302,7 +304,7 @@ class TimingSource(Protocol):
         """Return at most `max_rows` rows of the iterations nearest before `iteration`."""
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
-        """Return what the iterations `first` to `last` cost, both included; None: the newest.
+        """Return the cost of the iterations `first` to `last`, both included; None: the newest.
 
         Called at most once a second, and when the user selects a range.
         """
@@ -314,7 +316,7 @@ class TimingSource(Protocol):
         """
 
     def profile(self, seconds: float) -> str:
-        """Profile the ranks for some seconds; return why that cannot be, or an empty text."""
+        """Profile the ranks for some seconds; return why this is impossible, or an empty text."""
 
     def earlier_runs(self) -> tuple[str, ...]:
         """Return the names of stored runs to compare with, the newest first."""

@@ -15,36 +15,36 @@ _NOT_COUNTED = Unknown("the number of microbatches is not known: stages send dif
 
 def stage_entries(timings: Timings, first: int, last: int) -> tuple[StageEntry, ...] | Unknown:
     """Return the stages in some iterations, or why they are unknown; empty without messages."""
-    pipelines, found = stages.newest(timings, timings.between(first, last))
+    pipelines, pipeline_stages = stages.newest(timings, timings.between(first, last))
     entries = tuple(
         StageEntry(
-            one.pipeline.group or phrase(one.pipeline.ranks),
-            one.stage,
-            one.rank,
-            one.idle_us,
-            one.idle_us / one.iteration_us,
-            _NOT_COUNTED if math.isnan(one.pipeline.ideal_share) else one.pipeline.ideal_share,
+            stage.pipeline.group or phrase(stage.pipeline.ranks),
+            stage.stage,
+            stage.rank,
+            stage.idle_us,
+            stage.idle_us / stage.iteration_us,
+            _NOT_COUNTED if math.isnan(stage.pipeline.ideal_share) else stage.pipeline.ideal_share,
         )
-        for one in found
+        for stage in pipeline_stages
     )
     return entries or (Unknown(" ".join(pipelines.unknown)) if pipelines.unknown else ())
 
 
 def stages_table(reading: TimingsReading) -> str:
     """Return an HTML table of the stages, or why they are unknown; empty without messages."""
-    found = reading.details.stages
-    if isinstance(found, Unknown):
-        return Table(f"Pipeline stages: {found.reason}", (), ())._repr_html_()
+    stages_or_reason = reading.details.stages
+    if isinstance(stages_or_reason, Unknown):
+        return Table(f"Pipeline stages: {stages_or_reason.reason}", (), ())._repr_html_()
     rows = [
         (
-            one.group,
-            f"{one.stage}",
-            f"{one.rank}",
-            f"{one.idle_us / 1e3:,.2f}",
-            f"{one.idle_share:.0%}",
-            "unknown" if isinstance(one.ideal_share, Unknown) else f"{one.ideal_share:.0%}",
+            stage.group,
+            f"{stage.stage}",
+            f"{stage.rank}",
+            f"{stage.idle_us / 1e3:,.2f}",
+            f"{stage.idle_share:.0%}",
+            "unknown" if isinstance(stage.ideal_share, Unknown) else f"{stage.ideal_share:.0%}",
         )
-        for one in found
+        for stage in stages_or_reason
     ]
     head = ("pipeline", "stage", "rank", "idle ms", "of iteration", "if balanced")
     title = "Pipeline stages, with their waits for messages"

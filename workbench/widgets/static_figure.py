@@ -21,8 +21,12 @@ from workbench.widgets.table import Table
 WIDTH = 900
 INK = "#797979"
 """Grey, with a contrast of 4.3 : 1 both with white and with #111111."""
-_CHARACTER_PX, _MAX_LEFT = 6.6, 360
-_LEFT, _RIGHT, _TOP, _BELOW = 130, 16, 44, 52
+_CHARACTER_PX = 6.6
+_MIN_LEFT = 130
+_MAX_LEFT = 360
+_RIGHT = 16
+_TOP = 44
+_BELOW = 52
 _LEGEND_PX = 130
 _LEGEND_ROW_PX = 18
 _NOTE_PX = 16
@@ -32,7 +36,7 @@ _POWERS = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k"}
 def static_html(figure: Any, name: str, values: Table | None = None) -> str:
     """Return a plotly figure as a picture, with its values in a collapsed table.
 
-    `name` is its title for screen readers; `values` are by default those of `values_table`.
+    `name` is the title for screen readers. `values` is the table, by default `values_table`.
     """
     table = values or values_table(figure, name)
     return (
@@ -53,7 +57,7 @@ class _Axis(NamedTuple):
     def at(self, value: float) -> float:
         """Return the coordinate of a value."""
         value, low, high = (
-            (math.log10(max(one, 1e-300)) for one in (value, self.low, self.high))
+            (math.log10(max(number, 1e-300)) for number in (value, self.low, self.high))
             if self.log
             else (value, self.low, self.high)
         )
@@ -62,19 +66,20 @@ class _Axis(NamedTuple):
     def ticks(self) -> list[float]:
         """Return round values within the range."""
         if self.log:
-            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            every = max(1, (last - first) // 8)
-            powers = [10.0**power for power in range(first, last + 1, every)]
+            first = math.floor(math.log10(self.low))
+            last = math.ceil(math.log10(self.high))
+            power_step = max(1, (last - first) // 8)
+            powers = [10.0**power for power in range(first, last + 1, power_step)]
             return [power for power in powers if self.low <= power <= self.high]
         span = self.high - self.low
-        rough = 10.0 ** math.floor(math.log10(span / 5)) if span > 0 else 1.0
-        step = next(rough * by for by in (1, 2, 5, 10) if span / (rough * by) <= 6)
+        decade = 10.0 ** math.floor(math.log10(span / 5)) if span > 0 else 1.0
+        step = next(decade * factor for factor in (1, 2, 5, 10) if span / (decade * factor) <= 6)
         count = int(span / step + 1e-9)
-        return [self.low + step * place for place in range(count + 1)]
+        return [self.low + step * index for index in range(count + 1)]
 
 
 class _Panel(NamedTuple):
-    """The traces that share axes, and the names of its rows if it has any."""
+    """The traces that share axes, and the names of the rows, if any."""
 
     traces: list[Any]
     x: _Axis
@@ -94,15 +99,14 @@ def _picture(figure: Any, name: str) -> str:
     parts = [tag("title", {}, escape(name)), *_legend(legend, per_row, left_px)]
     names = list(dict.fromkeys(trace.xaxis or "x" for trace in figure.data))
     width = (WIDTH - left_px - _RIGHT) / max(1, len(names))
-    for place, axis in enumerate(names):
+    gap = 24 if len(names) > 1 else 0
+    for index, axis in enumerate(names):
         traces = [trace for trace in figure.data if (trace.xaxis or "x") == axis]
-        left = left_px + place * width
-        panel = _panel(
-            figure, axis, traces, (left, left + width - 24 * (len(names) > 1)), (top, bottom)
-        )
-        parts += [*_axes(panel, named=place == 0), *(_draw(panel, trace) for trace in traces)]
-    for at, note in enumerate(notes):
-        parts.append(label(left_px, bottom + _BELOW + _NOTE_PX * at, note, opacity=0.8))
+        left = left_px + index * width
+        panel = _panel(figure, axis, traces, (left, left + width - gap), (top, bottom))
+        parts += [*_axes(panel, named=index == 0), *(_draw(panel, trace) for trace in traces)]
+    for line_number, note in enumerate(notes):
+        parts.append(label(left_px, bottom + _BELOW + _NOTE_PX * line_number, note, opacity=0.8))
     total = bottom + _BELOW + _NOTE_PX * len(notes)
     style = f"max-width:{WIDTH}px;width:100%;height:auto;font:12px system-ui,sans-serif;color:{INK}"
     box = {"viewBox": f"0 0 {WIDTH} {number(total)}", "role": "img", "style": style}
@@ -119,8 +123,8 @@ def _panel(
     across: tuple[float, float],
     down: tuple[float, float],
 ) -> _Panel:
-    given = figure.layout["xaxis" + name[1:]]
-    log = given.type == "log", figure.layout.yaxis.type == "log"
+    x_axis = figure.layout["xaxis" + name[1:]]
+    log = x_axis.type == "log", figure.layout.yaxis.type == "log"
     rows = row_names(figure)
     x = _axis([value for trace in traces for value in _across(traces, trace)], across, log=log[0])
     if rows:
@@ -128,7 +132,7 @@ def _panel(
     else:
         heights = [value for trace in traces for value in _up(trace)]
         y = _axis(heights, (down[1], down[0]), log=log[1])
-    titles = plain(given.title.text or ""), plain(figure.layout.yaxis.title.text or "")
+    titles = plain(x_axis.title.text or ""), plain(figure.layout.yaxis.title.text or "")
     return _Panel(traces, x, y, rows, titles)
 
 
@@ -145,14 +149,14 @@ def _across(traces: list[Any], trace: Any) -> Iterator[float]:
 
 def _bases(traces: list[Any], trace: Any) -> list[float]:
     """Return where a trace's bars begin: its `base`, or the end of the bars stacked below."""
-    given = floats(trace.base)
-    if given:
-        return given
+    bases = floats(trace.base)
+    if bases:
+        return bases
     ends: dict[Any, float] = {}
-    for before in traces:
-        if before is trace:
+    for earlier in traces:
+        if earlier is trace:
             break
-        for y, x in zip(values(before.y), floats(before.x), strict=True):
+        for y, x in zip(values(earlier.y), floats(earlier.x), strict=True):
             ends[y] = ends.get(y, 0.0) + x
     return [ends.get(y, 0.0) for y in values(trace.y)]
 
@@ -163,8 +167,8 @@ def _up(trace: Any) -> Iterator[float]:
 
 
 def _axis(values: list[float], ends: tuple[float, float], *, log: bool) -> _Axis:
-    known = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
-    low, high = (min(known), max(known)) if known else (1.0, 1.0)
+    drawable = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    low, high = (min(drawable), max(drawable)) if drawable else (1.0, 1.0)
     if log:
         return _Axis(low / 1.5, high * 1.5, *ends, log=True)
     return _Axis(min(0.0, low), high * 1.03 if high > 0 else 1.0, *ends, log=False)
@@ -174,7 +178,9 @@ def _axis(values: list[float], ends: tuple[float, float], *, log: bool) -> _Axis
 
 
 def _axes(panel: _Panel, *, named: bool) -> Iterator[str]:
-    x, y, rows = panel.x, panel.y, panel.rows
+    x = panel.x
+    y = panel.y
+    rows = panel.rows
     bottom = max(y.start, y.end)
     for value in x.ticks():
         yield line(x.at(value), min(y.start, y.end), x.at(value), bottom)
@@ -182,17 +188,17 @@ def _axes(panel: _Panel, *, named: bool) -> Iterator[str]:
     middle = (x.start + x.end) / 2
     yield label(middle, bottom + 34, panel.titles[0], text_anchor="middle")
     if rows:
-        every = math.ceil(len(rows) * 14 / abs(y.end - y.start))
-        for place, row in enumerate(rows if named else ()):
-            if place % every == 0:
-                yield label(x.start - 8, y.at(place) + 4, row, text_anchor="end")
+        step = math.ceil(len(rows) * 14 / abs(y.end - y.start))
+        for index, row in enumerate(rows if named else ()):
+            if index % step == 0:
+                yield label(x.start - 8, y.at(index) + 4, row, text_anchor="end")
         return
     for value in y.ticks():
         yield line(x.start, y.at(value), x.end, y.at(value))
         yield label(x.start - 8, y.at(value) + 4, _tick(value, log=y.log), text_anchor="end")
-    at = (y.start + y.end) / 2
-    rotated = {"transform": f"rotate(-90 {number(x.start - 70)} {number(at)})"}
-    yield label(x.start - 70, at, panel.titles[1], text_anchor="middle", **rotated)
+    center = (y.start + y.end) / 2
+    rotated = {"transform": f"rotate(-90 {number(x.start - 70)} {number(center)})"}
+    yield label(x.start - 70, center, panel.titles[1], text_anchor="middle", **rotated)
 
 
 def _draw(panel: _Panel, trace: Any) -> str:
@@ -204,10 +210,14 @@ def _bars(panel: _Panel, trace: Any) -> Iterator[str]:
     widths = floats(trace.width) or [0.7] * len(values(trace.x))
     bases = _bases(panel.traces, trace)
     paint = {"fill": trace.marker.color, "stroke": trace.marker.line.color, "stroke_width": 0.5}
-    for y, thick, base, long in zip(values(trace.y), widths, bases, floats(trace.x), strict=True):
-        at = float(panel.rows.index(y)) if isinstance(y, str) else float(y)
-        top, bottom = panel.y.at(at - thick / 2), panel.y.at(at + thick / 2)
-        left, right = panel.x.at(base), panel.x.at(base + long)
+    for y, thickness, base, length in zip(
+        values(trace.y), widths, bases, floats(trace.x), strict=True
+    ):
+        center = float(panel.rows.index(y)) if isinstance(y, str) else float(y)
+        top = panel.y.at(center - thickness / 2)
+        bottom = panel.y.at(center + thickness / 2)
+        left = panel.x.at(base)
+        right = panel.x.at(base + length)
         box = {"x": number(left), "y": number(top)}
         size = {"width": number(max(0.3, right - left)), "height": number(bottom - top)}
         yield tag("rect", {**box, **size, **paint})
@@ -258,13 +268,13 @@ def _legend_entries(figure: Any) -> list[tuple[str, str, float]]:
 
 def _left_px(rows: list[str]) -> float:
     """Return the space for the names of rows, or for the ticks of an axis."""
-    return max(_LEFT, min(_MAX_LEFT, _CHARACTER_PX * max(map(len, rows), default=0) + 12))
+    return max(_MIN_LEFT, min(_MAX_LEFT, _CHARACTER_PX * max(map(len, rows), default=0) + 12))
 
 
 def _legend(entries: list[tuple[str, str, float]], per_row: int, left_px: float) -> Iterator[str]:
-    for place, (name, color, opacity) in enumerate(entries):
-        x = left_px + (place % per_row) * _LEGEND_PX
-        y = 8 + (place // per_row) * _LEGEND_ROW_PX
+    for index, (name, color, opacity) in enumerate(entries):
+        x = left_px + (index % per_row) * _LEGEND_PX
+        y = 8 + (index // per_row) * _LEGEND_ROW_PX
         box = {"x": x, "y": y, "width": 10, "height": 10, "fill": color, "opacity": opacity}
         yield tag("rect", box)
         yield label(x + 15, y + 9, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,15 +11,20 @@ from collections.abc import Callable
 from workbench.widgets.messages import Composer, ViewMessage
 from workbench.widgets.source import TimingSource
 
-LEAST_S = 0.05
-"""Shortest interval between messages. Ranks send eleven times a second: records that arrive after
-those of the other ranks are sent soon, and do not delay the next message."""
+_log = logging.getLogger(__name__)
+
+MIN_S = 0.05
+"""Shortest interval between messages.
+
+Ranks send eleven times a second. So records that arrive after the records of other ranks are sent
+soon, and do not delay the next message.
+"""
 SHARE = 0.2
-"""With thousands of ranks messages are sent less often, so that they use less of a core."""
+"""Maximum share of a core for messages; with thousands of ranks, they are sent less often."""
 RECENT = 0.1
-"""Share of the newest message in the mean cost of a message."""
+"""Weight of the newest message in the moving average of the cost of a message."""
 MAX_S = 1.0
-"""Longest such interval."""
+"""Longest interval between messages while rows arrive."""
 GATHER_S = 0.005
 """Delay after the first record, because the records of all ranks arrive almost
 simultaneously and should be sent together."""
@@ -29,9 +35,9 @@ IDLE_POLL_S = 1.0
 
 
 class Stream:
-    """Sends a view's messages from a background thread until it is closed.
+    """A background thread that sends a view's messages until it is closed.
 
-    Rows are sent when the source reports them, at most once every `LEAST_S`. The thread
+    Rows are sent when the source reports them, at most once every `MIN_S`. The thread
     also polls, because a source may not report each row.
 
     Parameters
@@ -84,6 +90,7 @@ class Stream:
         self._unsubscribe()
         self._closed.set()
         self._changed.set()
+        _log.debug("stream of a live view: closed after %d messages", self.seq)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
 
@@ -91,12 +98,13 @@ class Stream:
         mean_s = 0.0
         while not self._closed.is_set():
             self._changed.clear()
-            began, used = time.monotonic(), time.thread_time()
+            began = time.monotonic()
+            cpu_began = time.thread_time()
             self.flush()
             self._tick()
-            # A full window, once a second, does not delay the message after it.
-            mean_s += RECENT * (time.thread_time() - used - mean_s)
+            # The mean is slow to change, so that a full window, once a second, delays no message.
+            mean_s += RECENT * (time.thread_time() - cpu_began - mean_s)
             ended = self._source.status().state == "ended"
             self._changed.wait(IDLE_POLL_S if ended else POLL_S)
-            rest = began + max(LEAST_S, min(mean_s / SHARE, MAX_S)) - time.monotonic()
+            rest = began + max(MIN_S, min(mean_s / SHARE, MAX_S)) - time.monotonic()
             self._closed.wait(max(GATHER_S, rest))

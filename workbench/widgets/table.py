@@ -17,11 +17,20 @@ _CELL = "padding:2px 10px 2px 0;vertical-align:top;text-align:"
 _NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?( ?[^\W\d_/%][\w/]*| ?%)?")
 """A number, perhaps with its unit."""
 _NONE = ("\u2013", "none", "unknown")
-"""What a cell of a column of numbers may begin with instead of a number."""
+"""Text at the start of a cell without a number, in a column of numbers."""
 
 
 class Table:
-    """A title, column names (`head`), rows of texts, and notes below."""
+    """A title, column names (`head`), rows of texts, and notes below.
+
+    Examples
+    --------
+    >>> Table("2 ranks", ("rank", "state"), [("0", "ready"), ("1", "running")])
+    2 ranks
+    rank  state
+       0  ready
+       1  running
+    """
 
     def __init__(
         self,
@@ -30,8 +39,9 @@ class Table:
         rows: Sequence[Sequence[str]],
         notes: Sequence[str] = (),
     ) -> None:
-        # Printable, because some text comes from files and other machines.
-        self._title, self._head = printable(title), head
+        # Made printable, because some text comes from files and other VMs.
+        self._title = printable(title)
+        self._head = head
         self._rows = [[printable(cell) for cell in row] for row in rows]
         self._notes = [printable(note) for note in notes]
 
@@ -82,11 +92,12 @@ class Table:
 def show_as_table(
     formatter: DisplayFormatter, module: str, name: str, table: Callable[[Any], Table]
 ) -> None:
-    """Make notebooks and terminals show the objects of a class as `table` of them.
+    """Make notebooks and terminals show the objects of a class as the result of `table`.
 
-    The class is given by name, so that its module is not imported before it is needed.
+    `module` and `name` identify the class, so that its module is imported only when needed.
     """
-    html, text = formatter.formatters["text/html"], formatter.formatters["text/plain"]
+    html = formatter.formatters["text/html"]
+    text = formatter.formatters["text/plain"]
     html.for_type_by_name(module, name, lambda shown: table(shown)._repr_html_())
     text.for_type_by_name(
         module, name, lambda shown, printer, _cycle: printer.text(repr(table(shown)))

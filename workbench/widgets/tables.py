@@ -15,10 +15,10 @@ from workbench.widgets.phases import EXPOSED, IN_TIME, OVERLAPPED
 from workbench.widgets.source import KeyFigures, TimingsReading
 
 MAX_RANKS = 16
-"""Most rows of the table; the caption says how many ranks are left out."""
+"""Limit of the rows of the table; the caption says how many ranks are left out."""
 
 MAX_COLLECTIVES = 10
-"""Most rows of the table of collectives."""
+"""Limit of the rows of the table of collectives."""
 
 DASH = "\u2013"
 
@@ -41,7 +41,7 @@ def summary_line(reading: TimingsReading) -> str:
 
 
 def figures_line(summary: KeyFigures) -> str:
-    """Return the key figures as one line; without the parts of the exposed time if unknown."""
+    """Return the key figures as one line, without the parts of the exposed time if unknown."""
     parts = ""
     if not isinstance(summary.transfer_us, Unknown):
         parts = (
@@ -49,7 +49,9 @@ def figures_line(summary: KeyFigures) -> str:
             f"{_figure(summary.queued_us, 2, 1e-3)}, transfer "
             f"{_figure(summary.transfer_us, 2, 1e-3)} ms"
         )
-    scope, first, last = "", summary.first_iteration, summary.last_iteration
+    scope = ""
+    first = summary.first_iteration
+    last = summary.last_iteration
     if not (isinstance(first, Unknown) or isinstance(last, Unknown)):
         scope = f"{iterations_text(int(first), int(last))}: "
     return (
@@ -66,23 +68,23 @@ def summary_table(reading: TimingsReading) -> str:
 
     Times are in milliseconds. The table is empty before the first iteration.
     """
-    places = reading.status.ranks
+    rank_places = reading.status.ranks
     window, left_out_notes = typical(reading.window)
-    grid = Grid(window, [place.rank for place in places])
+    grid = Grid(window, [rank_place.rank for rank_place in rank_places])
     if len(grid) == 0:
         return ""
     names = ["iteration_us", *(phase.column for phase in IN_TIME)]
     names += [OVERLAPPED.column, *EXPOSED_PARTS, "busbw_gbps"]
     means, all_ranks = rank_means(grid, names, MAX_RANKS)
     rows = [
-        _row(f"{place.rank}", place.vm, [means[name][at] for name in names], names)
-        for at, place in enumerate(places[:MAX_RANKS])
+        _row(f"{rank_place.rank}", rank_place.vm, [means[name][index] for name in names], names)
+        for index, rank_place in enumerate(rank_places[:MAX_RANKS])
     ]
     rows.append(_row("all", "", [all_ranks[name] for name in names], names))
-    beyond = len(places) - MAX_RANKS
-    more = f", {beyond} more ranks not shown" if beyond > 0 else ""
+    omitted_ranks = len(rank_places) - MAX_RANKS
+    omission = f", {omitted_ranks} more ranks not shown" if omitted_ranks > 0 else ""
     caption = (
-        f"Mean of {iterations_text(grid.iterations[0], grid.iterations[-1])}{more}; "
+        f"Mean of {iterations_text(grid.iterations[0], grid.iterations[-1])}{omission}; "
         "times in ms. "
         "Overlapped communication is hidden behind compute and does not lengthen the iteration. "
         "Exposed communication is waiting for the last rank, queueing and transfer, divided as in "
@@ -94,19 +96,19 @@ def summary_table(reading: TimingsReading) -> str:
 
 def summary_text(reading: TimingsReading) -> str:
     """Return a row per rank with means over the stored iterations, in ms and Gbit/s."""
-    ranks = [place.rank for place in reading.status.ranks]
+    ranks = [rank_place.rank for rank_place in reading.status.ranks]
     window, left_out_notes = typical(reading.window)
     grid = Grid(window, ranks)
     if not len(grid):
         return reading.status.message
     columns = list(rank_means(grid, list(_TEXT_FIGURES))[0].values())
-    rows = [[f"rank {rank}", *_text_cells(columns, place)] for place, rank in enumerate(ranks)]
+    rows = [[f"rank {rank}", *_text_cells(columns, index)] for index, rank in enumerate(ranks)]
     lines = [["", *(FIGURES[name].label for name in _TEXT_FIGURES)], *rows]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     table = "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
     scope = iterations_text(grid.iterations[0], grid.iterations[-1])
-    what = f"Mean of {scope}; times in ms, busbw in Gbit/s."
-    return "\n".join([table, what, *_notes(reading, left_out_notes)])
+    caption = f"Mean of {scope}; times in ms, busbw in Gbit/s."
+    return "\n".join([table, caption, *_notes(reading, left_out_notes)])
 
 
 def _notes(reading: TimingsReading, left_out_notes: list[str]) -> list[str]:
@@ -119,8 +121,8 @@ def _notes(reading: TimingsReading, left_out_notes: list[str]) -> list[str]:
 
 def collectives_table(reading: TimingsReading) -> str:
     """Return an HTML table of the most expensive collectives of the newest iterations."""
-    found = reading.details.collectives
-    if isinstance(found, Unknown) or not found:
+    collectives = reading.details.collectives
+    if isinstance(collectives, Unknown) or not collectives:
         return ""
     heads = (
         "collective", "kind", "group", "bytes", "mean ms", "queued ms", "transfer ms",
@@ -128,25 +130,27 @@ def collectives_table(reading: TimingsReading) -> str:
     )  # fmt: skip
     head = "".join(f'<th scope="col" style="{_CELL}">{text}</th>' for text in heads)
     rows = "".join(
-        f'<tr><th scope="row" style="{_CELL};text-align:left">{escape(one.name)}</th>'
+        f'<tr><th scope="row" style="{_CELL};text-align:left">{escape(collective.name)}</th>'
         + "".join(
             f'<td style="{_CELL}">{escape(text)}</td>'
             for text in (
-                one.kind if one.peer < 0 else f"{one.kind}, with rank {one.peer}",
-                one.group or "all",
-                f"{one.bytes:,}",
-                f"{one.mean_us / 1e3:,.2f}",
-                _figure(one.queued_us, 2, 1e-3),
-                _figure(one.transfer_us, 2, 1e-3),
-                _figure(one.busbw_gbps, 2),
-                f"{one.exposed_share:.0%}",
+                collective.kind
+                if collective.peer < 0
+                else f"{collective.kind}, with rank {collective.peer}",
+                collective.group or "all",
+                f"{collective.bytes:,}",
+                f"{collective.mean_us / 1e3:,.2f}",
+                _figure(collective.queued_us, 2, 1e-3),
+                _figure(collective.transfer_us, 2, 1e-3),
+                _figure(collective.busbw_gbps, 2),
+                f"{collective.exposed_share:.0%}",
             )
         )
         + "</tr>"
-        for one in found[:MAX_COLLECTIVES]
+        for collective in collectives[:MAX_COLLECTIVES]
     )
     details = reading.details
-    shown = min(len(found), MAX_COLLECTIVES)
+    shown = min(len(collectives), MAX_COLLECTIVES)
     caption = (
         f"The {shown} most expensive of {details.names} collectives, iterations "
         f"{details.collectives_since:,} to {details.last_iteration:,}."
@@ -189,10 +193,10 @@ def _figure(value: float | Unknown, decimals: int = 0, factor: float = 1) -> str
     return f"{value * factor:,.{decimals}f}"
 
 
-def _text_cells(columns: list[Array], place: int) -> list[str]:
+def _text_cells(columns: list[Array], index: int) -> list[str]:
     cells = []
     for name, column in zip(_TEXT_FIGURES, columns, strict=True):
-        value = float(column[place])
+        value = float(column[index])
         scaled = value / 1e3 if name.endswith("_us") else value
         cells.append(DASH if math.isnan(value) else f"{scaled:.2f}")
     return cells

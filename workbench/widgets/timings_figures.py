@@ -1,4 +1,4 @@
-"""The plotly figures of ``%timings``."""
+"""Plotly figures of ``%timings``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.timings.run import open_run
 from workbench.widgets.nominal import nominal_gbps
 from workbench.widgets.rank_figures import ranks_figure
 from workbench.widgets.sizes import sizes_figure
-from workbench.widgets.views import say_unrecorded
+from workbench.widgets.views import print_unrecorded
 from workbench.widgets.waterfall import waterfall_figure
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def timings_figure(cluster: Cluster | None, verb: str, words: list[str]) -> Any:
     """
     names = [word for word in words if not word.isdecimal()]
     numbers = [int(word) for word in words if word.isdecimal()]
-    if len(names) > 1 or len(numbers) > (verb == "waterfall"):
+    max_numbers = 1 if verb == "waterfall" else 0
+    if len(names) > 1 or len(numbers) > max_numbers:
         number = ", and one iteration's number" if verb == "waterfall" else ""
         raise UsageError(
             f"%timings {verb} {' '.join(words)}: too many arguments. {verb} accepts the name of "
@@ -53,7 +54,7 @@ def timings_figure(cluster: Cluster | None, verb: str, words: list[str]) -> Any:
     else:
         cluster = registry.required() if cluster is None else cluster
         timings = cluster.timings
-        say_unrecorded(cluster)
+        print_unrecorded(cluster)
     if verb == "waterfall":
         return waterfall_figure(timings, numbers[0] if numbers else None)
     if verb == "ranks":
@@ -64,8 +65,8 @@ def timings_figure(cluster: Cluster | None, verb: str, words: list[str]) -> Any:
     return sizes_figure(timings, cluster.fabric, None if isinstance(nominal, Unknown) else nominal)
 
 
-def _run(name: str, given: str) -> TimingsSource:
+def _run(name: str, command: str) -> TimingsSource:
     try:
         return open_run(name)
     except RunError as error:
-        raise UsageError(f"{given}: {error}") from None
+        raise UsageError(f"{command}: {error}") from None

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
 PERIOD_S = 10.0
-"""While a cell runs the share is sent at most so often."""
+"""Shortest interval between messages while a cell runs."""
 _NOT_YET = Unknown("no iteration has ended yet")
-_NOT_HEARD = Unknown("the communication of this training cannot be timed")
+_NOT_TIMED = Unknown("the communication of this training cannot be timed")
 
 
 class TrainingShare:
-    """Sends ``{"type": "training", "exposed_share": ...}``: 0 to 1, or unknown."""
+    """Sender of ``{"type": "training", "exposed_share": ...}``: 0 to 1, or unknown."""
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
@@ -37,7 +37,7 @@ class TrainingShare:
 def exposed_share(cluster: Cluster) -> float | Unknown:
     """Return the exposed share of the newest iterations, over all ranks, or why it is unknown."""
     if cluster.state in {"stopped", "starting"}:
-        return _NOT_YET  # loads no library
+        return _NOT_YET  # the modules below are not loaded for this
     from workbench.timings.summary import LATEST, summarize
 
     timings = cluster.timings
@@ -45,4 +45,4 @@ def exposed_share(cluster: Cluster) -> float | Unknown:
         return _NOT_YET
     rows = timings.rows(max(0, len(timings) - 2 * LATEST * max(1, cluster.n)))
     share = round(summarize(rows, LATEST).exposed_share, 3)
-    return _NOT_HEARD if math.isnan(share) else share
+    return _NOT_TIMED if math.isnan(share) else share

@@ -10,9 +10,12 @@ from workbench.resources.pcie.records import PciDevice, PciTree
 from workbench.widgets.svg import label, line, number, tag
 
 _MAX_LEAVES = 40
-"""Most devices in a picture; the distance matrix is clearer for more."""
+"""Limit of the devices in a picture; for more, the distance matrix is clearer."""
 _MAX_GPUS = 16
-_WIDE, _HIGH, _GAP, _LEVEL = 76, 30, 8, 54
+_BOX_WIDTH = 76
+_BOX_HEIGHT = 30
+_GAP = 8
+_LEVEL = 54
 _EDGE = 2  # distance from the picture's border
 _STYLES = {  # fill and edge, legible on white and black; text has the page's colour
     "gpu": ("rgba(118, 185, 0, 0.22)", "#6da800"),
@@ -52,35 +55,35 @@ def tree_picture(snapshot: Snapshot) -> str:
     for tree in trees:
         gpus, nics = endpoints(tree)
         if gpus and 2 <= len(gpus) + len(nics) <= _MAX_LEAVES:
-            return _drawn(snapshot, tree, [*gpus, *nics])
+            return _draw(snapshot, tree, [*gpus, *nics])
     return ""
 
 
-def _drawn(snapshot: Snapshot, tree: PciTree, leaves: list[PciDevice]) -> str:
+def _draw(snapshot: Snapshot, tree: PciTree, leaves: list[PciDevice]) -> str:
     roots: dict[str, _Node] = {}
     placed: dict[str, _Node] = {}
-    for one in leaves:
-        key, text = _root(tree, one)
+    for device in leaves:
+        key, text = _root(tree, device)
         node = roots.setdefault(key, _Node("cpu", text))
-        for switch in reversed(switches_above(tree, one.address)):
+        for switch in reversed(switches_above(tree, device.address)):
             node = node.below.setdefault(switch, _Node("bridge", "PCIe switch"))
-        placed[one.address] = _Node(str(one.kind), _name(snapshot, one))
-        node.below[one.address] = placed[one.address]
-    wide: float = _EDGE
+        placed[device.address] = _Node(str(device.kind), _name(snapshot, device))
+        node.below[device.address] = placed[device.address]
+    width: float = _EDGE
     for root in roots.values():
-        wide = _place(root, wide) + _GAP
+        width = _lay_out(root, width) + _GAP
     levels = max(root.depth for root in roots.values())
     bottom = _EDGE + levels * _LEVEL
     parts = [_box(root, _EDGE, bottom) for root in roots.values()]
-    bars = _nvlinks(snapshot, placed, bottom + _HIGH)
-    high = bottom + _HIGH + _EDGE + (22 * len(bars) + 4 if bars else 0)
+    bars = _nvlinks(snapshot, placed, bottom + _BOX_HEIGHT)
+    height = bottom + _BOX_HEIGHT + _EDGE + (22 * len(bars) + 4 if bars else 0)
     picture = {
         "xmlns": "http://www.w3.org/2000/svg",
-        "viewBox": f"0 0 {number(wide)} {number(high)}",
-        "width": number(wide),
+        "viewBox": f"0 0 {number(width)} {number(height)}",
+        "width": number(width),
         "role": "img",
         "aria_label": _description(roots),
-        "height": number(high),
+        "height": number(height),
         "style": "display:block;color:inherit;font:11px sans-serif",
     }
     svg = tag("svg", picture, *parts, *bars)
@@ -101,41 +104,41 @@ def _name(snapshot: Snapshot, device: PciDevice) -> str:
             return f"GPU {gpu.index}"
     for nic in snapshot.nics:
         if nic.pci_address == device.address:
-            return _short(nic)
+            return _short_name(nic)
     return device.address
 
 
-def _short(nic: Nic) -> str:
+def _short_name(nic: Nic) -> str:
     name = nic.name if isinstance(nic.rdma_device, Unknown) else nic.rdma_device
     return name if len(name) <= 12 else f"{name[:11]}\u2026"
 
 
-def _place(node: _Node, left: float) -> float:
+def _lay_out(node: _Node, left: float) -> float:
     """Place a box and all boxes below it, starting at `left`; return the right end."""
     node.left = left
     if not node.below:
-        node.right = left + _WIDE
+        node.right = left + _BOX_WIDTH
         return node.right
-    for one in sorted(node.below.values(), key=lambda below: below.kind != "gpu"):
-        left = _place(one, left) + _GAP
+    for child in sorted(node.below.values(), key=lambda child: child.kind != "gpu"):
+        left = _lay_out(child, left) + _GAP
     node.right = left - _GAP
     return node.right
 
 
 def _box(node: _Node, top: float, bottom: float) -> str:
     fill, edge = _STYLES.get(node.kind, _STYLES["bridge"])
-    high = _HIGH if not node.below else _HIGH - 6
+    height = _BOX_HEIGHT if not node.below else _BOX_HEIGHT - 6
     box = {"x": number(node.left), "y": number(top), "width": number(node.right - node.left),
-           "height": number(high), "rx": 4, "fill": fill, "stroke": edge}  # fmt: skip
+           "height": number(height), "rx": 4, "fill": fill, "stroke": edge}  # fmt: skip
     parts = [
         tag("rect", box),
-        label(node.middle, top + high / 2 + 4, node.text, text_anchor="middle"),
+        label(node.middle, top + height / 2 + 4, node.text, text_anchor="middle"),
     ]
-    for one in node.below.values():
-        at = top + _LEVEL if one.below else bottom
+    for child in node.below.values():
+        child_top = top + _LEVEL if child.below else bottom
         parts += [
-            line(one.middle, top + high, one.middle, at, stroke_opacity=0.6),
-            _box(one, at, bottom),
+            line(child.middle, top + height, child.middle, child_top, stroke_opacity=0.6),
+            _box(child, child_top, bottom),
         ]
     return tag("g", {}, *parts)
 
@@ -143,30 +146,32 @@ def _box(node: _Node, top: float, bottom: float) -> str:
 def _nvlinks(snapshot: Snapshot, placed: dict[str, _Node], top: float) -> list[str]:
     """Draw a bar below each group of GPUs connected by NVLink."""
     gpus = {gpu.index: placed.get(str(gpu.pci_address)) for gpu in snapshot.gpus}
-    drawn = [index for index, node in gpus.items() if node is not None][:_MAX_GPUS]
+    drawn_gpus = [index for index, node in gpus.items() if node is not None][:_MAX_GPUS]
     groups: list[list[int]] = []
-    for index in drawn:
-        near = [group for group in groups if snapshot.distance(group[0], index) == "NVLINK"]
-        near[0].append(index) if near else groups.append([index])
+    for index in drawn_gpus:
+        connected_groups = [
+            group for group in groups if snapshot.distance(group[0], index) == "NVLINK"
+        ]
+        connected_groups[0].append(index) if connected_groups else groups.append([index])
     bars: list[str] = []
     for group in (group for group in groups if len(group) > 1):
         y = top + 14 + 22 * len(bars)
-        middles = [node.middle for index in group if (node := gpus[index]) is not None]
+        centers = [node.middle for index in group if (node := gpus[index]) is not None]
         stroke = {"stroke": _NVLINK, "stroke_opacity": 1, "stroke_width": 2}
         bars.append(
-            line(min(middles), y, max(middles), y, **stroke)
-            + "".join(line(x, top, x, y, **stroke) for x in middles)
-            + label(min(middles) + 6, y - 3, "NVLink")
+            line(min(centers), y, max(centers), y, **stroke)
+            + "".join(line(x, top, x, y, **stroke) for x in centers)
+            + label(min(centers) + 6, y - 3, "NVLink")
         )
     return bars
 
 
 def _description(roots: dict[str, _Node]) -> str:
-    return "; ".join(f"{root.text}: {_inside(root)}" for root in roots.values())
+    return "; ".join(f"{root.text}: {_contents(root)}" for root in roots.values())
 
 
-def _inside(node: _Node) -> str:
+def _contents(node: _Node) -> str:
     return ", ".join(
-        f"{one.text} with ({_inside(one)})" if one.below else one.text
-        for one in node.below.values()
+        f"{child.text} with ({_contents(child)})" if child.below else child.text
+        for child in node.below.values()
     )

@@ -40,14 +40,14 @@ def use_view(line: str, args: Any) -> UseView:
 
 
 class UseView:
-    """The use of each day and notebook, and idle allocations; `records` has the rows stored."""
+    """The use of GPUs by day and notebook, and idle allocations; `records` has the stored rows."""
 
     def __init__(self, days: int, store: UseStore | None = None) -> None:
         self.records = (store or UseStore()).read(days)
         off = [] if is_on() else [OFF]
         rows = use_rows(self.records)
-        which = "today" if days == 1 else f"the last {days} days"
-        title = f"Use of allocated GPUs and CPU ranks, {which}:"
+        period = "today" if days == 1 else f"the last {days} days"
+        title = f"Use of allocated GPUs and CPU ranks, {period}:"
         notes = [*NOTES, *off] if rows else [NOTHING, *off]
         self._tables = [Table(title, USE_HEAD, rows, notes)]
         if idle := idle_rows(self.records):

@@ -12,5 +12,5 @@ def verdict_table(verdict: Verdict | None) -> str:
     """Return the verdict as HTML, with a table of its causes; empty if there is none."""
     if verdict is None:
         return ""
-    rows = [(one.saving, one.name, one.evidence, one.change) for one in verdict.causes]
+    rows = [(cause.saving, cause.name, cause.evidence, cause.change) for cause in verdict.causes]
     return Table(f"Verdict: {verdict.text}.", _HEAD, rows)._repr_html_()

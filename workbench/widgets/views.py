@@ -30,7 +30,7 @@ _live_views_lock = threading.Lock()
 def timings_view(cluster: Cluster, view: str) -> Any:
     """Return the cluster's timings as a ``"live"`` view, a ``"summary"``, or a ``"table"``."""
     if view == "table":
-        say_unrecorded(cluster)
+        print_unrecorded(cluster)
         return cluster.timings.to_frame()
     if view == "summary":
         return TimingsSummary(ClusterSource(cluster))
@@ -44,7 +44,7 @@ def timings_view(cluster: Cluster, view: str) -> Any:
 
 
 def _remove_old_views(cluster: Cluster) -> list[LiveView]:
-    """Remove and return the views of other clusters that were stopped; each has a thread.
+    """Remove and return the views of other, stopped clusters, because each has a thread.
 
     The last view is kept, because a stopped cluster may be started again.
     """
@@ -65,10 +65,10 @@ class TimingsSummary:
         return summary_table(self._reading) or f"<p>{escape(self._reading.status.message)}</p>"
 
 
-def explained(
+def explain_view(
     run: str | None, latest: int | None, *, all_cells: bool, sample: bool
 ) -> Causes | None:
-    """Return what slows down the cluster's training, or a recorded run; see ``%explain``."""
+    """Return what slows down the cluster's training or a recorded run; see ``%explain``."""
     from workbench.advisor import explain
     from workbench.cluster import registry
     from workbench.timings.run import open_run
@@ -88,7 +88,7 @@ def explained(
 
 
 class Causes:
-    """What slows down a training as a table: evidence, cure, and predicted saving."""
+    """The causes that slow down a training, as a table: evidence, fix and predicted saving."""
 
     def __init__(self, causes: list[Cause], note: str = "") -> None:
         self.causes = causes
@@ -108,8 +108,8 @@ class Causes:
         return Table(title, _HEAD, [*map(_cells, self.causes)], self._notes)._repr_html_()
 
 
-def say_unrecorded(cluster: Cluster) -> None:
-    """Print what is not recorded, before a view that has no place for it."""
+def print_unrecorded(cluster: Cluster) -> None:
+    """Print which cells are not recorded, for views that do not show this themselves."""
     if note := cluster.timings.unrecorded:
         sys.stdout.write(f"{note}\n")
 

@@ -1,7 +1,8 @@
-"""Sends the panel the state of a cluster's VMs while a panel is open."""
+"""Send the panel the state of a cluster's VMs while a panel is open."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,20 +19,24 @@ if TYPE_CHECKING:
     from workbench.fabric import Hop
     from workbench.ranks import RankInfo
 
+_log = logging.getLogger(__name__)
+
 WAIT_S = 0.9
-"""A VM that has not answered within this time is shown as unknown until it does."""
+"""A VM that does not answer within this time is shown as unknown until it answers."""
 
 LAPSE_S = 12.0
 """The panel renews its request every four seconds; after this time it counts as closed."""
 
 _PERIOD_S = 1.0
-_RENEW_S = 60.0
+_SNAPSHOT_INTERVAL_S = 60.0
 """Interval between snapshots, because hardware and settings change rarely."""
 _OFF = float("-inf")
-_AGAIN_S = 3.0
-"""Interval between descriptions of the VMs while a cell runs: a page reloaded in that time
-can listen but cannot send requests, and shows no devices until a description arrives. A
-description has about 12 kB per VM."""
+_REPEAT_S = 3.0
+"""Interval between descriptions of the VMs while a cell runs.
+
+A page that is reloaded during a cell can listen but cannot send requests. It shows no devices until
+a description arrives. A description has about 12 kB per VM.
+"""
 
 
 class VmWatch:
@@ -60,11 +65,11 @@ class VmWatch:
         self._agents = agents
         self._cell_runs = cell_runs
         self._ranks = ranks
-        self._places: list[tuple[object, ...]] = []
+        self._ring_keys: list[tuple[object, ...]] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._until = _OFF
+        self._watch_until = _OFF
         self._views: list[VmView] = []
         self._sent: dict[str, Any] | None = None
         self._sent_at = float("-inf")
@@ -75,22 +80,23 @@ class VmWatch:
     def renew(self) -> None:
         """Start or continue watching."""
         with self._lock:
-            if self._until == _OFF:
+            if self._watch_until == _OFF:
                 self._sent = None  # a new viewer has not received it
-            self._until = time.monotonic() + LAPSE_S
+            self._watch_until = time.monotonic() + LAPSE_S
             if self._thread is None:
                 self._wake.clear()
                 self._thread = threading.Thread(target=self._run, name="workbench-vms", daemon=True)
                 self._thread.start()
+                _log.debug("started to watch the VMs")
 
     def stop(self) -> None:
         """Stop watching."""
         with self._lock:
-            self._until = _OFF
+            self._watch_until = _OFF
         self._wake.set()
 
     def refresh(self) -> None:
-        """Send what is known to a new page, and request new snapshots of all VMs."""
+        """Send the last description to a new page, and request new snapshots of all VMs."""
         self._sent = None
         for view in list(self._views):
             view.refresh()
@@ -113,19 +119,22 @@ class VmWatch:
     def _is_watched(self) -> bool:
         with self._lock:
             now = time.monotonic()
-            if self._until != _OFF and self._cell_runs():
-                self._until = max(self._until, now + LAPSE_S)
-            if now < self._until:
+            if self._watch_until != _OFF and self._cell_runs():
+                self._watch_until = max(self._watch_until, now + LAPSE_S)
+            if now < self._watch_until:
                 return True
             self._thread = None
-            self._views, self._sent = [], None
+            self._views = []
+            self._sent = None
+            _log.debug("stopped watching the VMs")
             return False
 
     def _tick(self) -> None:
         began = time.monotonic()
         ranks = self._ranks()
-        before, self._places = self._places, [_place(rank) for rank in ranks]
-        changed = self._update_views(self._agents()) or before != self._places
+        old_ring_keys = self._ring_keys
+        self._ring_keys = [_ring_key(rank) for rank in ranks]
+        changed = self._update_views(self._agents()) or old_ring_keys != self._ring_keys
         others = [view for view in self._views if not view.local]
         for view in others:
             view.request_sample()
@@ -143,32 +152,37 @@ class VmWatch:
         """Keep one view per current agent; return whether the agents have changed."""
         if [view.agent for view in self._views] == list(agents):
             return False
-        before = {view.agent: view for view in self._views}
-        self._views = [before.get(agent) or VmView(agent) for agent in agents]
+        old_views = {view.agent: view for view in self._views}
+        self._views = [old_views.get(agent) or VmView(agent) for agent in agents]
         return True
 
     def _send_vms(self, changed: bool, ranks: Sequence[RankInfo]) -> None:
-        now, message = time.monotonic(), self._sent
+        now = time.monotonic()
+        message = self._sent
         if changed or message is None:
             message = {"type": "vms", **describe(self._views, ranks)}
-        elif not (self._views and self._cell_runs() and now - self._sent_at >= _AGAIN_S):
+        elif not (self._views and self._cell_runs() and now - self._sent_at >= _REPEAT_S):
             return
-        self._sent, self._sent_at = message, now
+        self._sent = message
+        self._sent_at = now
         self._send(message)
 
     def _send_error(self, text: str) -> None:
         if text != self._last_error:
+            _log.debug("a round of watching failed: %s", text)
             self._last_error = text
             self._send({"type": "error", "message": text})
 
 
 def describe(views: Sequence[VmView], ranks: Sequence[RankInfo]) -> dict[str, Any]:
     """Return the VMs, the findings between them and the ring's weakest hop as plain JSON."""
-    known = {v.name: v.snapshot for v in views if v.snapshot is not None and not v.lost}
+    snapshots = {
+        view.name: view.snapshot for view in views if view.snapshot is not None and not view.lost
+    }
     return {
         "vms": [view.to_plain() for view in views],
-        "findings": encode(diagnose_all(known)),
-        "weakest": encode(_weakest(ranks, known)),
+        "findings": encode(diagnose_all(snapshots)),
+        "weakest": encode(_weakest(ranks, snapshots)),
     }
 
 
@@ -176,7 +190,9 @@ def _weakest(ranks: Sequence[RankInfo], snapshots: Mapping[str, Snapshot]) -> Ho
     """Return the weakest hop of the ranks' ring; None if there is no ring."""
     if len(ranks) < 2:
         return None
-    from workbench.fabric import weakest_hop  # many modules, for those who watch only
+    from workbench.fabric import (
+        weakest_hop,
+    )  # imports many modules, which only a panel that watches needs
 
     try:
         return weakest_hop(ranks, snapshots)
@@ -184,8 +200,8 @@ def _weakest(ranks: Sequence[RankInfo], snapshots: Mapping[str, Snapshot]) -> Ho
         return Unknown(f"cannot be determined: {type(error).__name__}: {error}")
 
 
-def _place(rank: RankInfo) -> tuple[object, ...]:
-    """Return what the ring of a rank depends on."""
+def _ring_key(rank: RankInfo) -> tuple[object, ...]:
+    """Return the properties of a rank that determine the ring."""
     return rank.rank, rank.vm, rank.gpu, rank.nic
 
 
@@ -195,7 +211,7 @@ class VmView:
     Parameters
     ----------
     agent
-        Its agent. A lost agent is not queried again; its VM gets another.
+        The agent of the VM. A lost agent is not queried again; its VM gets another agent.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -205,31 +221,35 @@ class VmView:
         self.lost = agent.lost
         self._sample_request: Question | None = None
         self._sample: Any = None
-        self._used: dict[str, Any] | None = None
+        self._usage_sample: dict[str, Any] | None = None
         self._snapshot_request: Question | None = agent.post("snapshot")
         self._snapshot_at = time.monotonic()
         self.snapshot: Snapshot | None = None
         self._plain: dict[str, Any] = {}
         self._findings: list[Finding] = []
-        # From the start of the cluster, until the VM has answered.
+        # The snapshot from the start of the cluster is shown until the VM answers.
         self._store(agent.facts.snapshot)
 
     # Hardware and findings
 
     def update(self) -> bool:
         """Process answers that have arrived; return whether anything changed."""
-        lost, self.lost = self.lost, self.agent.lost
+        was_lost = self.lost
+        self.lost = self.agent.lost
         if self.lost:
             self._snapshot_request = None
-            return not lost
+            if not was_lost:
+                _log.info("%s: the agent was lost", self.name)
+            return not was_lost
         if self._snapshot_request is None:
-            if time.monotonic() - self._snapshot_at >= _RENEW_S:
+            if time.monotonic() - self._snapshot_at >= _SNAPSHOT_INTERVAL_S:
                 self.refresh()
             return False
         if self._snapshot_request.answer is None:
             return False
         plain = self.agent.answer(self._snapshot_request, 0.0)
-        self._snapshot_request, self._snapshot_at = None, time.monotonic()
+        self._snapshot_request = None
+        self._snapshot_at = time.monotonic()
         if isinstance(plain, Unknown):
             return False
         self._store(plain)
@@ -257,12 +277,13 @@ class VmView:
     def _store(self, plain: dict[str, Any]) -> None:
         try:
             self.snapshot = Snapshot.from_plain(plain)
-            used = None if self._used is None else Sample.from_plain(self._used)
-            # Not `plain`: decoding made texts printable and numbers finite.
+            sample = None if self._usage_sample is None else Sample.from_plain(self._usage_sample)
+            # `plain` is not used, because decoding made texts printable and numbers finite.
             self._plain = self.snapshot.to_plain()
-            self._findings = diagnose(self.snapshot, used)
+            self._findings = diagnose(self.snapshot, sample)
         except Exception as error:  # noqa: BLE001 - the other VMs must still be shown
-            self.snapshot, self._findings = None, []
+            self.snapshot = None
+            self._findings = []
             self._plain = encode(Unknown(f"cannot be read: {type(error).__name__}: {error}"))
 
     # Current use
@@ -285,5 +306,5 @@ class VmView:
             assert self._sample_request is not None
             fresh = time.monotonic() - self._sample_request.asked < WAIT_S
             self._sample = self.agent.answer(self._sample_request, deadline if fresh else 0.0)
-        self._used = None if isinstance(self._sample, Unknown) else self._sample
-        return encode(self._sample) if self._used is None else self._used
+        self._usage_sample = None if isinstance(self._sample, Unknown) else self._sample
+        return encode(self._sample) if self._usage_sample is None else self._usage_sample

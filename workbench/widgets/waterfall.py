@@ -15,9 +15,11 @@ from workbench.widgets.phases import IN_TIME, OVERLAPPED
 if TYPE_CHECKING:
     from workbench.timings.source import TimingsSource
 
-_PHASE_ROW, _COLLECTIVE_ROWS = (-0.42, -0.08), (-0.02, 0.42)
-"""Vertical positions between a rank's -0.5 and 0.5."""
-_RANK_PX, _LEAST_PX = 74, 240
+_PHASE_ROW = (-0.42, -0.08)
+_COLLECTIVE_ROWS = (-0.02, 0.42)
+"""Vertical positions, like `_PHASE_ROW`; the row of a rank extends from -0.5 to 0.5."""
+_RANK_PX = 74
+_MIN_PX = 240
 _STACKED = "stacked: only the sum is known"
 
 
@@ -36,8 +38,8 @@ def waterfall_figure(timings: TimingsSource, iteration: int | None = None) -> An
 
     Phases are stacked in their usual order, because only their sums are known. Collectives
     are drawn at their measured times: pale while they are queued, until all ranks have
-    submitted them. Where only the submission and the end are known, as of DDP's buckets, a
-    collective is one bar in a shade of its own.
+    submitted them. If only the submission and the end are known, as for DDP's buckets, a
+    collective is one bar in another shade.
 
     Parameters
     ----------
@@ -56,14 +58,15 @@ def waterfall_figure(timings: TimingsSource, iteration: int | None = None) -> An
     """
     number = _newest(timings) if iteration is None else iteration
     rows = select_rows(timings, (number, number))
-    near = select_rows(timings, (number - 50, number + 50))  # one is not enough to align ranks
-    aligned = align(timings, near, None)
-    (found,) = iter_iterations(timings, rows)
-    begins = aligned.begins(rows)
-    figure = _chart(number, rows, found, (begins - begins.min()) / 1e6)
+    # One iteration is too few to align the ranks.
+    nearby_rows = select_rows(timings, (number - 50, number + 50))
+    alignment = align(timings, nearby_rows, None)
+    (drawn_iteration,) = iter_iterations(timings, rows)
+    begins = alignment.begins(rows)
+    figure = _chart(number, rows, drawn_iteration, (begins - begins.min()) / 1e6)
     vms = timings.vm_names()
     names = [_name(rank, vms.get(rank)) for rank in rows["rank"].tolist()]
-    figure.apply_style(height=_LEAST_PX + _RANK_PX * (len(rows) - 1), notes=_notes(aligned))
+    figure.apply_style(height=_MIN_PX + _RANK_PX * (len(rows) - 1), notes=_notes(alignment))
     figure.update_xaxes(title_text=f"time in iteration {number} (ms)")
     figure.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=names, range=[len(rows) - 0.5, -0.5],
@@ -72,14 +75,14 @@ def waterfall_figure(timings: TimingsSource, iteration: int | None = None) -> An
     return figure
 
 
-def _chart(number: int, rows: Rows, found: Iteration, since_ms: Any) -> Any:
+def _chart(number: int, rows: Rows, iteration: Iteration, since_ms: Any) -> Any:
     """Return a figure with the bars of all phases and collectives."""
     from workbench.widgets.plotly_figure import new_figure
 
     figure = new_figure(f"Iteration {number}, a row per rank")
     for phase, bars in _phases(rows, since_ms).items():
         _add(figure, phase.label, phase.color, phase.edge, bars)
-    queued, running, unsplit = _collectives(found, since_ms)
+    queued, running, unsplit = _collectives(iteration, since_ms)
     _add(figure, "queued", OVERLAPPED.color, OVERLAPPED.edge, queued, opacity=0.35)
     _add(figure, "collective", OVERLAPPED.color, OVERLAPPED.edge, running)
     if unsplit:
@@ -99,69 +102,82 @@ def _phases(rows: Rows, since_ms: Any) -> dict[Any, list[_Bar]]:
     table = columns(rows)
     top, bottom = _PHASE_ROW
     bars: dict[Any, list[_Bar]] = {}
-    at = since_ms.copy()
+    begins_ms = since_ms.copy()
     for phase in IN_TIME:
-        took = np.nan_to_num(table[phase.column]) / 1e3
+        durations_ms = np.nan_to_num(table[phase.column]) / 1e3
         bars[phase] = [
             _Bar(
-                place + (top + bottom) / 2, bottom - top, at[place], took[place],
-                f"rank {rank}: {phase.label} {took[place]:.3f} ms<br>{_STACKED}",
+                row + (top + bottom) / 2, bottom - top, begins_ms[row], durations_ms[row],
+                f"rank {rank}: {phase.label} {durations_ms[row]:.3f} ms<br>{_STACKED}",
             )
-            for place, rank in enumerate(rows["rank"].tolist())
-            if took[place] > 0
+            for row, rank in enumerate(rows["rank"].tolist())
+            if durations_ms[row] > 0
         ]  # fmt: skip
-        at += took
+        begins_ms += durations_ms
     return bars
 
 
-def _collectives(found: Iteration, since_ms: Any) -> tuple[list[_Bar], list[_Bar], list[_Bar]]:
-    """Return bars of the collectives while they are queued, while they run, and of unknown parts.
+def _collectives(iteration: Iteration, since_ms: Any) -> tuple[list[_Bar], list[_Bar], list[_Bar]]:
+    """Return the bars of queued, running and unsplit collectives.
 
-    Of a collective whose response is not recorded, such as DDP's, only the whole is known.
+    A collective without a recorded response, such as DDP's, is unsplit: only its total time is
+    known.
     """
-    queued, running, unsplit = [], [], []
+    queued = []
+    running = []
+    unsplit = []
     top, bottom = _COLLECTIVE_ROWS
-    for place, rank in enumerate(found.rows["rank"].tolist()):
-        every = found.collectives.get(rank, [])
-        lanes = _lanes(every)
-        thick = (bottom - top) / max([3, *(lane + 1 for lane in lanes)])
-        for one, lane in zip(every, lanes, strict=True):
-            y = place + top + (lane + 0.5) * thick
-            text = f"rank {rank}: {_text(one)}"
-            begin, end = (since_ms[place] + ns / 1e6 for ns in (one.submitted_ns, one.finished_ns))
-            if one.responded_ns is None:
-                unsplit.append(_Bar(y, 0.86 * thick, begin, end - begin, text))
+    for row, rank in enumerate(iteration.rows["rank"].tolist()):
+        collectives = iteration.collectives.get(rank, [])
+        lanes = _lanes(collectives)
+        thickness = (bottom - top) / max([3, *(lane + 1 for lane in lanes)])
+        for collective, lane in zip(collectives, lanes, strict=True):
+            y = row + top + (lane + 0.5) * thickness
+            text = f"rank {rank}: {_text(collective)}"
+            begin, end = (
+                since_ms[row] + ns / 1e6 for ns in (collective.submitted_ns, collective.finished_ns)
+            )
+            if collective.responded_ns is None:
+                unsplit.append(_Bar(y, 0.86 * thickness, begin, end - begin, text))
                 continue
-            responded = since_ms[place] + one.responded_ns / 1e6
-            queued.append(_Bar(y, 0.86 * thick, begin, responded - begin, text))
-            running.append(_Bar(y, 0.86 * thick, responded, end - responded, text))
+            responded = since_ms[row] + collective.responded_ns / 1e6
+            queued.append(_Bar(y, 0.86 * thickness, begin, responded - begin, text))
+            running.append(_Bar(y, 0.86 * thickness, responded, end - responded, text))
     return queued, running, unsplit
 
 
-def _lanes(every: list[Collective]) -> list[int]:
+def _lanes(collectives: list[Collective]) -> list[int]:
     """Return a lane for each collective, so that concurrent ones do not share a lane."""
     free_at: list[int] = []
     lanes = []
-    for one in every:
-        lane = next((k for k, free in enumerate(free_at) if free <= one.submitted_ns), len(free_at))
-        free_at[lane : lane + 1] = [one.finished_ns]
+    for collective in collectives:
+        lane = next(
+            (index for index, free in enumerate(free_at) if free <= collective.submitted_ns),
+            len(free_at),
+        )
+        free_at[lane : lane + 1] = [collective.finished_ns]
         lanes.append(lane)
     return lanes
 
 
-def _text(one: Collective) -> str:
+def _text(collective: Collective) -> str:
+    duration_ms = (collective.finished_ns - collective.submitted_ns) / 1e6
     lines = [
-        one.label,
-        f"{one.size_bytes:,} bytes in {(one.finished_ns - one.submitted_ns) / 1e6:.3f} ms",
+        collective.label,
+        f"{collective.size_bytes:,} bytes in {duration_ms:.3f} ms",
     ]
-    if one.algbw_gbps is not None:
-        lines.append(f"algbw {one.algbw_gbps:.3g} Gbit/s, including queueing")
-    if one.responded_ns is None or one.began_ns is None or one.ended_ns is None:
+    if collective.algbw_gbps is not None:
+        lines.append(f"algbw {collective.algbw_gbps:.3g} Gbit/s, including queueing")
+    if (
+        collective.responded_ns is None
+        or collective.began_ns is None
+        or collective.ended_ns is None
+    ):
         lines.append("its transfer is not known")
     else:
         lines += [
-            f"queued {(one.responded_ns - one.submitted_ns) / 1e6:.3f} ms",
-            f"{one.library} {(one.ended_ns - one.began_ns) / 1e6:.3f} ms",
+            f"queued {(collective.responded_ns - collective.submitted_ns) / 1e6:.3f} ms",
+            f"{collective.library} {(collective.ended_ns - collective.began_ns) / 1e6:.3f} ms",
         ]
     return "<br>".join(lines)
 
@@ -189,10 +205,10 @@ def _name(rank: int, vm: str | None) -> str:
     return f"rank {rank}<br>{vm}" if vm else f"rank {rank}"
 
 
-def _notes(aligned: Alignment) -> tuple[str, ...]:
-    most = max(aligned.uncertainty_ns.values()) / 1e3
-    error = f", ± {most:,.0f} µs" if 0 < most < float("inf") else ""
+def _notes(alignment: Alignment) -> tuple[str, ...]:
+    max_error_us = max(alignment.uncertainty_ns.values()) / 1e3
+    error = f", ± {max_error_us:,.0f} µs" if 0 < max_error_us < float("inf") else ""
     return (
         "Phases are stacked in their usual order: only their sums are known.",
-        f"Clocks: {aligned.method}{error}.",
+        f"Clocks: {alignment.method}{error}.",
     )

@@ -1,6 +1,6 @@
-"""Controls with figures that answer while they are moved.
+"""Controls with figures that follow each change.
 
-- `what_if_study`: what an iteration would take with other links, ranks or settings
+- `what_if_study`: predicts the duration of an iteration with other links, ranks or settings
 - `cluster_form`: starts a cluster and changes it
 """
 
@@ -26,7 +26,7 @@ def what_if_view(run: str | None) -> WhatIfStudy:
 
 
 def cluster_form_view() -> ClusterForm:
-    """Return the form of ``%cluster``: one for each kernel, shown by each cell that asks for it."""
+    """Return the form of ``%cluster``. A kernel has one form, which several cells may show."""
     global _form  # noqa: PLW0603 - one kernel has one form
     from workbench.widgets.study.cluster_form import ClusterForm
 

@@ -28,17 +28,17 @@ class ClusterForm(VBox):
     Attributes
     ----------
     fields
-        The field of each option of a start that a form has, by the option's name.
+        The fields of the options of a start, by the option's name.
     buttons
-        By the name of the action: ``"start"``, ``"resize"``, ``"restart"``, ``"calibrate"`` and
-        ``"stop"``.
+        The buttons, by the name of the action: ``"start"``, ``"resize"``, ``"restart"``,
+        ``"calibrate"`` and ``"stop"``.
     error
         Why the last action failed; empty if it succeeded.
     """
 
     def __init__(self) -> None:
-        options = sorted(START_OPTIONS, key=lambda one: one.name != "launcher")
-        self.fields = {one.name: _field(one) for one in options if one.label}
+        options = sorted(START_OPTIONS, key=lambda option: option.name != "launcher")
+        self.fields = {option.name: _field(option) for option in options if option.label}
         self.buttons = {
             "start": self._button("Start", lambda: cluster_actions.start(self.options())),
             "resize": self._button("Resize", lambda: cluster_actions.resize(self._ranks.value)),
@@ -49,14 +49,16 @@ class ClusterForm(VBox):
         self.error = ""
         self._pending = False
         self._ranks = IntText(2, description="Ranks", layout=Layout(width="12em"))
-        self._state, self._message = HTML(), HTML()
+        self._state = HTML()
+        self._message = HTML()
         start = VBox([*self.fields.values(), self.buttons["start"]])
         change = HBox([self._ranks, *list(self.buttons.values())[1:]])
-        self._start, self._change = start, change
+        self._start = start
+        self._change = change
         super().__init__([start, change, self._message, self._state])
         self.fields["launcher"].observe(self._show_fields, "value")
         self._show_fields()
-        # In a thread, because the table asks the VMs, and listeners must not wait.
+        # Updated in a thread, because the table queries the VMs and listeners must not wait.
         self._updates = LatestTask(self.update)
         self._unsubscribe = registry.subscribe(self._updates.request)
         self.update()
@@ -67,37 +69,39 @@ class ClusterForm(VBox):
         super().close()
 
     def options(self) -> dict[str, Any]:
-        """Return the options that apply where the ranks shall run, without empty ones."""
-        launcher, found = self.fields["launcher"].value, {}
+        """Return the options of the chosen launcher, without empty ones."""
+        launcher = self.fields["launcher"].value
+        chosen: dict[str, Any] = {}
         for option in START_OPTIONS:
             if option.label and launcher in option.launchers:
                 text = str(self.fields[option.name].value).strip()
                 if text:
                     is_count = option.is_number and text.isdecimal()
-                    found[option.name] = int(text) if is_count else text
-        if "hosts" in found:  # their slots are the ranks
-            found.pop("n", None)
-        return found
+                    chosen[option.name] = int(text) if is_count else text
+        if "hosts" in chosen:  # the slots of the hosts determine the number of ranks
+            chosen.pop("n", None)
+        return chosen
 
     def update(self) -> None:
         """Show the current state of the cluster."""
         cluster = registry.current()
         state = "stopped" if cluster is None else cluster.state
-        up = state in _UP
-        self._start.layout.display = "none" if up else ""
-        self._change.layout.display = "" if up else "none"
-        idle = state == "ready" and not self._pending
+        is_up = state in _UP
+        self._start.layout.display = "none" if is_up else ""
+        self._change.layout.display = "" if is_up else "none"
+        is_idle = state == "ready" and not self._pending
         self.buttons["start"].disabled = self._pending
-        self.buttons["calibrate"].disabled = not idle
-        self.buttons["resize"].disabled = not idle and (state != "failed" or self._pending)
+        self.buttons["calibrate"].disabled = not is_idle
+        self.buttons["resize"].disabled = not is_idle and (state != "failed" or self._pending)
         self.buttons["restart"].layout.display = "" if state == "failed" else "none"
         self.buttons["restart"].disabled = self._pending
         self.buttons["stop"].disabled = state == "stopping"
-        why = "" if idle or not up else "Only while no cell runs and all ranks are there."
-        self.buttons["calibrate"].tooltip = self.buttons["resize"].tooltip = why
+        reason = "" if is_idle or not is_up else "Only while no cell runs and all ranks are there."
+        self.buttons["calibrate"].tooltip = self.buttons["resize"].tooltip = reason
         color = "var(--jp-error-color1, #b00020)"
         error = escape(self.error)
-        self._message.value = f'<div role="alert" style="color:{color}">{error}</div>' * bool(error)
+        alert = f'<div role="alert" style="color:{color}">{error}</div>'
+        self._message.value = alert if error else ""
         self._state.value = self._status_html()
 
     def _button(self, name: str, action: Callable[[], None]) -> Button:
@@ -106,9 +110,10 @@ class ClusterForm(VBox):
         return button
 
     def _begin(self, action: Callable[[], None]) -> None:
-        self.error, self._pending = "", True
+        self.error = ""
+        self._pending = True
         self._updates.request()
-        cluster_actions.begin(action, self._fail, self._end)
+        cluster_actions.run_in_thread(action, self._fail, self._end)
 
     def _fail(self, reason: str) -> None:
         self.error = reason
@@ -118,7 +123,7 @@ class ClusterForm(VBox):
         self._updates.request()
 
     def _show_fields(self, _change: object = None) -> None:
-        """Show the fields that apply where the ranks shall run."""
+        """Show the fields of the chosen launcher."""
         launcher = self.fields["launcher"].value
         for option in START_OPTIONS:
             if option.label:
@@ -139,10 +144,10 @@ class ClusterForm(VBox):
 
 
 def _field(option: StartOption) -> Any:
-    """Return the field of an option; a text, because it may be empty, or a choice."""
-    about: dict[str, Any] = {"description": option.label, "style": _STYLE}
+    """Return the field of an option: a choice, or a text, because numbers may be empty."""
+    arguments: dict[str, Any] = {"description": option.label, "style": _STYLE}
     if option.name == "launcher":
-        return Dropdown(options=[(label, name) for name, label in PLACES.items()], **about)
+        return Dropdown(options=[(label, name) for name, label in PLACES.items()], **arguments)
     if option.values:
-        return Dropdown(options=option.values, **about)
-    return Text(placeholder=option.example, continuous_update=True, **about)
+        return Dropdown(options=option.values, **arguments)
+    return Text(placeholder=option.example, continuous_update=True, **arguments)

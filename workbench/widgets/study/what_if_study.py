@@ -15,7 +15,8 @@ from workbench.errors import UsageError
 from workbench.widgets.phases import EXPOSED, OTHER, OVERLAPPED
 from workbench.widgets.plotly_figure import new_figure
 
-_COMPUTE, _TRANSFER = OTHER.color, OVERLAPPED.color
+_COMPUTE = OTHER.color
+_TRANSFER = OVERLAPPED.color
 _MB = 1 << 20
 _FUSION = [("off", 0), *((f"{1 << power} MB", _MB << power) for power in range(9))]
 _CYCLES_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -27,7 +28,7 @@ _SLIDER = {"continuous_update": True, "style": {"description_width": "11em"}}
 
 
 class WhatIfStudy(VBox):
-    """Sliders for the changes of `what_if`, and what an iteration would take.
+    """Sliders for the changes of `what_if`, and the predicted iteration.
 
     Attributes
     ----------
@@ -65,51 +66,57 @@ class WhatIfStudy(VBox):
     def _update(self, _change: object = None) -> None:
         changes = self._changes()
         try:
-            found = self.prediction = predict(self._measured, **changes)
-            self._measured.check_replay(found.replay_error)
+            prediction = self.prediction = predict(self._measured, **changes)
+            self._measured.check_replay(prediction.replay_error)
             curve = [
                 predict(self._measured, **{**changes, "gbps": gbps}).predicted_us / 1e3
                 for gbps in _rates(self._measured)
             ]
-        except UsageError as error:  # these positions together have no prediction
+        except UsageError as error:  # this combination of positions has no prediction
             self.prediction = None
             self._figure.update_traces(visible=False)
             self._text.value = f"<b>No prediction.</b> {escape(str(error))}"
             return
-        self._show(found, curve)
+        self._show(prediction, curve)
 
-    def _show(self, found: Prediction, curve: list[float]) -> None:
-        bars, figure = found.simulated.transfers_us, self._figure
+    def _show(self, prediction: Prediction, curve: list[float]) -> None:
+        bars = prediction.simulated.transfers_us
+        figure = self._figure
         with figure.batch_update():
-            figure.update_traces(visible=True, opacity=1.0 if found.reliable else 0.3)
-            compute, exposed, transfers, line, here = figure.data
-            exposed.base = compute.x = [us / 1e3 for us in _computes(found)]
-            exposed.x = [found.measured_exposed_us / 1e3, found.predicted_exposed_us / 1e3]
+            figure.update_traces(visible=True, opacity=1.0 if prediction.reliable else 0.3)
+            compute, exposed, transfers, line, current = figure.data
+            exposed.base = compute.x = [us / 1e3 for us in _computes(prediction)]
+            exposed.x = [
+                prediction.measured_exposed_us / 1e3,
+                prediction.predicted_exposed_us / 1e3,
+            ]
             transfers.base = [begin / 1e3 for begin, _ in bars]
             transfers.x = [(end - begin) / 1e3 for begin, end in bars]
             transfers.y = [2] * len(bars)
             line.y = curve
-            here.x = [self.controls["gbps"].value]
-            here.y = [found.predicted_us / 1e3]
+            current.x = [self.controls["gbps"].value]
+            current.y = [prediction.predicted_us / 1e3]
         self._text.value = (
-            f"<b>{found.measured_us / 1e3:,.1f} ms measured, {found.predicted_us / 1e3:,.1f} ms "
-            f"{found.heading} ({found.speedup:.2f}x, {found.exposed_share:.0%} exposed)</b><br>"
-            + "<br>".join(map(escape, found.remarks))
+            f"<b>{prediction.measured_us / 1e3:,.1f} ms measured, "
+            f"{prediction.predicted_us / 1e3:,.1f} ms {prediction.heading} "
+            f"({prediction.speedup:.2f}x, {prediction.exposed_share:.0%} exposed)</b><br>"
+            + "<br>".join(map(escape, prediction.remarks))
         )
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         """Return the widget, and the prediction for pages without a kernel."""
         bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
-        found = self.prediction
-        bundle["text/html"] = self._text.value if found is None else found._repr_html_()
-        bundle["text/plain"] = "No prediction." if found is None else repr(found)
+        prediction = self.prediction
+        bundle["text/html"] = self._text.value if prediction is None else prediction._repr_html_()
+        bundle["text/plain"] = "No prediction." if prediction is None else repr(prediction)
         return bundle
 
 
 def _controls(measured: MeasuredTraining) -> dict[str, Any]:
-    """Return a slider for each change, at what was measured."""
+    """Return a slider for each change, at the measured value."""
     rates = _rates(measured)
-    low, high = np.log10(rates[0]), np.log10(rates[-1])
+    low = np.log10(rates[0])
+    high = np.log10(rates[-1])
     sliders: dict[str, Any] = {
         "gbps": FloatLogSlider(
             round(link_gbps(measured), 3), min=low, max=high, step=0.02,
@@ -125,7 +132,8 @@ def _controls(measured: MeasuredTraining) -> dict[str, Any]:
     }  # fmt: skip
     if measured.fuses:
         fusion = min(
-            (size for _, size in _FUSION), key=lambda s: abs(s - measured.model.fusion_bytes)
+            (size for _, size in _FUSION),
+            key=lambda size_bytes: abs(size_bytes - measured.model.fusion_bytes),
         )
         cycle = min(_CYCLES_MS, key=lambda ms: abs(ms - measured.model.cycle_us / 1e3))
         sliders["fusion_threshold_bytes"] = SelectionSlider(
@@ -143,11 +151,11 @@ def _rates(measured: MeasuredTraining) -> list[float]:
     return [float(v) for v in np.logspace(middle - _DECADES, middle + _DECADES, _CURVE_POINTS)]
 
 
-def _computes(found: Prediction) -> tuple[float, float]:
-    """Return the time of an iteration in which training does not wait, measured and predicted."""
+def _computes(prediction: Prediction) -> tuple[float, float]:
+    """Return the measured and predicted time of an iteration without exposed communication."""
     return (
-        found.measured_us - found.measured_exposed_us,
-        found.predicted_us - found.predicted_exposed_us,
+        prediction.measured_us - prediction.measured_exposed_us,
+        prediction.predicted_us - prediction.predicted_exposed_us,
     )
 
 
