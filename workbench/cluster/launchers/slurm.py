@@ -22,7 +22,7 @@ from typing import Any
 from workbench.cluster.launchers import Connection, RelayLauncher, python_failure, slurm_commands
 from workbench.cluster.launchers.slurm_job import Job
 from workbench.cluster.options import Options
-from workbench.cluster.threads import interrupts_later
+from workbench.cluster.threads import defer_interrupts
 from workbench.errors import StartFailed
 from workbench.hosts import Host, total_slots
 
@@ -103,7 +103,7 @@ class SlurmLauncher(RelayLauncher):
         return replace(options, hosts=hosts, allocation=asdict(self._allocation))
 
     def _submit(self, name: str, options: Options) -> str:
-        with interrupts_later():  # a submitted job must be known, to be cancelled
+        with defer_interrupts():  # a submitted job must be known, to be cancelled
             self._allocation = Allocation(name, "", own=True)
             with contextlib.suppress(OSError):
                 self._guard = subprocess.Popen(
