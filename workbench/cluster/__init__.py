@@ -28,8 +28,8 @@ A cell goes from `Cluster.run` through `CellQueue.follow`, which waits for its t
 and `CellQueue` to `CellRun.deliver`.
 
 When a rank ends, its agent reports the end, and `Members.lost` has the reason. `CellRun` ends the
-cell there with an error, and `StuckRankMonitor` frees the ranks that wait for it. `ClusterState` is
-``failed`` until `Engines.restart` or `Engines.resize` forms another ring.
+cell there with an error, and `StuckRankMonitor` frees the ranks that wait for it. `ClusterState`
+stays failed until `Engines.restart` or `Engines.resize` forms another ring.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = ["Cluster", "NotebookSink", "RankInfo", "RunResult", "Sink", "TextSink
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: the controller's process needs none of them."""
+    """Import a name when it is first used, because the controller's process does not need it."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

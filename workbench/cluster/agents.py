@@ -174,7 +174,7 @@ class Agents:
         self.links = dict(zip(running, links, strict=True))
         self._layer = placement.link_layer(agents)
 
-    def revive(self, vm: int) -> None:
+    def restart_agent(self, vm: int) -> None:
         """Start another agent on a VM that is lost.
 
         Raise `StartFailed` if the VM does not answer, or its ranks would fail; then nothing has

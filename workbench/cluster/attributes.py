@@ -32,7 +32,7 @@ class RemoteAttributes:
             self._changed.notify_all()
 
     def names(self, path: tuple[str, ...], limit_s: float = _LIMIT_S) -> tuple[str, ...]:
-        """Return names of attributes; none if the rank does not answer in time.
+        """Return names of attributes; an empty tuple if the rank does not answer in time.
 
         While a cell runs, the result is empty, because completion must neither wait for the cell
         nor disturb it.

@@ -97,7 +97,7 @@ class CellQueue:
         self._numbers = itertools.count(first)
         self.latest: CellRun | None = None
         self._current: CellRun | None = None
-        self._left: CellRun | None = None
+        self._abandoned: CellRun | None = None
         """The cell that was given up while some ranks still run it."""
         self.evidence = EvidenceRecorder(state)
         self.attributes = RemoteAttributes(state)
@@ -178,7 +178,7 @@ class CellQueue:
 
         Raise `UsageError` if no cell runs.
         """
-        run = self._current or self._left
+        run = self._current or self._abandoned
         ranks = run.unfinished if run is not None else ()
         if run is None or not ranks:
             raise UsageError(
@@ -255,7 +255,7 @@ class CellQueue:
 
     def _receive(self, rank: int, message: CellMessage) -> None:
         """Handle a message from a rank, in the control channel's thread."""
-        run = self._current or self._left
+        run = self._current or self._abandoned
         if isinstance(message, RankState):
             self.evidence.states.receive(rank, message)
         # a rank also reports its state between cells
@@ -315,7 +315,7 @@ class CellQueue:
             state.timings.note_separate(separate)
             if not run.errors:
                 run.output.say(f"{separate}\n")
-        self._left = run if run.unfinished else None
+        self._abandoned = run if run.unfinished else None
         self._current = None
         _log.info(
             "%s: cell %d has ended; failed ranks: %s; unfinished ranks: %s",
@@ -335,7 +335,7 @@ class CellQueue:
 
     def _ended_late(self, rank: int, run: CellRun, processes: ClusterProcesses) -> None:
         """Reinstate a rank that has ended a stopped cell late."""
-        if self._left is run:
+        if self._abandoned is run:
             in_background(
                 lambda: reinstate_ranks(self._state, processes, [rank], lambda: run.broken)
             )

@@ -209,11 +209,11 @@ class CellRun:
         deadline = time.monotonic() + limit_s
         while self._unfinished and time.monotonic() < deadline:
             self._advance()
-            deadline += self.prompts.ask(self._attend, lambda: self.interrupts > 0)
+            deadline += self.prompts.ask(self._follow_prompt, lambda: self.interrupts > 0)
             with defer_interrupts():  # `_check` may start a thread, which must be completed
                 self._check()
 
-    def _attend(self, rank: int) -> bool:
+    def _follow_prompt(self, rank: int) -> bool:
         """Follow the ranks while the user types for one of them; return whether it still waits."""
         self._step()
         self._drop_lost()

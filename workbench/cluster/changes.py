@@ -96,7 +96,7 @@ def change_ranks(
             _log.info("%s: %s failed: %s", state.name, message, type(error).__name__)
             is_up = _end_failed_change(state, processes, before, error, text if interrupted else "")
             if not is_up:
-                uninterrupted(lambda: state.end_remains(processes))
+                uninterrupted(lambda: state.end_late_processes(processes))
                 raise stopped from None
             if isinstance(error, UsageError) or not interrupted:
                 raise
@@ -139,7 +139,7 @@ def _end_failed_change(
 
 def _changeable(state: ClusterState, message: str) -> ClusterProcesses:
     """Return the processes; raise `ClusterStopped` if their ranks cannot be changed."""
-    state.refuse_fork()
+    state.check_not_forked()
     if state.state not in {"ready", "failed"}:
         is_down = state.state in DOWN
         fix = "Start one with %cluster start." if is_down else "Wait until it is ready."

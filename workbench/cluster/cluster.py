@@ -307,7 +307,7 @@ class Cluster(Measurements):
         _log.info("attaching to the kept cluster %s", saved["name"])
         cluster = cls.__new__(cls)
         try:
-            # cells are numbered after those of an earlier kernel
+            # the numbers of cells begin above those of an earlier kernel
             options = Options.from_plain(saved["options"])
             cluster._set_up(options, saved["name"], int(time.time()))
             recovery.attach(cluster._state, folder, saved)
@@ -357,7 +357,7 @@ class Cluster(Measurements):
         return self
 
     def resize(self, n: int | None = None) -> Cluster:
-        """Change the number of ranks between cells; those that stay keep their variables.
+        """Change the number of ranks between cells; the remaining ranks keep their variables.
 
         Parameters
         ----------

@@ -195,7 +195,7 @@ class Engines:
             vm = members[rank].vm
             if vm in lost:
                 try:
-                    self._agents.revive(vm)
+                    self._agents.restart_agent(vm)
                 except StartFailed as error:
                     if type(error) is not StartFailed:  # the backend says what to do
                         raise

@@ -231,7 +231,7 @@ class Measurements(Execution):
         UsageError
             The cell is not recorded, another profile runs, or an argument is not valid.
         ClusterStopped
-            The cluster was not started, or is gone.
+            The cluster was not started, or has ended.
         """
         if seconds is None:
             seconds = 5.0 if iterations is None else MAX_S

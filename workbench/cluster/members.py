@@ -180,7 +180,7 @@ def free_places(agents: Agents, kept: list[Member], count: int) -> list[Place]:
     failures = []
     for vm in sorted(agents.lost()) if len(free) < count else ():
         try:
-            agents.revive(vm)
+            agents.restart_agent(vm)
         except StartFailed as error:
             failures.append(f"; {error}")
     free = find()

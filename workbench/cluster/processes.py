@@ -221,7 +221,7 @@ class ClusterProcesses:
         finally:
             self._close()
 
-    def end_again(self) -> None:
+    def end_late_processes(self) -> None:
         """Repeat the earlier `stop` or `detach`, for processes that were started since."""
         (self.detach if self._detached else self.stop)()
 

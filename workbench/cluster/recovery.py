@@ -44,15 +44,15 @@ _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines
 
 
 def repair_ring(
-    state: ClusterState, processes: ClusterProcesses, say: Callable[[str], None]
+    state: ClusterState, processes: ClusterProcesses, write: Callable[[str], None]
 ) -> None:
-    """Form the missing ring before a cell; `say` has the meaning that it has in `form_ring`.
+    """Form the missing ring before a cell; `write` has the meaning that it has in `form_ring`.
 
     Raise `ClusterStopped` if it could not be formed, and `CellInterrupted` after an interrupt.
     """
 
     def form() -> None:
-        form_ring(state, processes, say)
+        form_ring(state, processes, write)
         state.settle()
 
     try:
@@ -63,22 +63,22 @@ def repair_ring(
 
 
 def form_ring(
-    state: ClusterState, processes: ClusterProcesses, say: Callable[[str], None] = lambda _: None
+    state: ClusterState, processes: ClusterProcesses, write: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Form the ring again, or go to ``failed``; `say` is called with a line if it takes long."""
+    """Form the ring again, or go to ``failed``; `write` is called with a line if it takes long."""
     ended = threading.Event()
     attempts = [""]
 
-    def say_later() -> None:
+    def write_later() -> None:
         if not ended.wait(_NOTICE_S):
-            say(f"Rebuilding the ring{attempts[-1]}. Stop again to go on without it.\n")
+            write(f"Rebuilding the ring{attempts[-1]}. Stop again to go on without it.\n")
 
     def report(text: str) -> None:
         attempts.append(f": {text}".rstrip("."))
         state.move(processes, "running", f"rebuilding the ring{attempts[-1]}")
 
     state.move(processes, "running", "rebuilding the ring")
-    in_background(say_later)
+    in_background(write_later)
     try:
         processes.engines.rebuild_ring(report)
     except WorkbenchError as error:
@@ -148,7 +148,7 @@ def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
 
         def end() -> None:
             if not state.is_up(processes):
-                state.end_remains(processes)
+                state.end_late_processes(processes)
                 return
             processes.detach()
             state.idle.stop()
@@ -186,7 +186,7 @@ def wait_until_idle(processes: ClusterProcesses) -> None:
     lost = engines.members.lost()
     ranks = [rank for rank in range(len(engines.ranks)) if rank not in lost]
     monitor = processes.monitor = StuckRankMonitor(ANY_CELL, processes.engines.send)
-    if lost:  # ranks that wait for lost ones would wait forever
+    if lost:  # ranks would wait for lost ranks forever
         monitor.release(ranks, peer_lost=True)
     interrupted = False
     try:
@@ -214,14 +214,14 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
     `n` is the number of ranks, without those that were lost before.
     """
     engines = processes.engines
-    say = partial(print, f"Attaching to {processes.name}:", flush=True)
+    write = partial(print, f"Attaching to {processes.name}:", flush=True)
     left_at = None
     freed = False
     began = time.monotonic()
     reported: set[int] = set()
     changing = engines.wanted is not None
     if busy := engines.busy_ranks(0 if changing else _NOTICE_S):
-        say(
+        write(
             "ending the change of the ranks that was under way. Variables are kept."
             if changing
             else "waiting for the cell that still runs, whose output is not shown. "
@@ -236,7 +236,7 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
             new_kinds = {rank: kind for rank, kind in asking.items() if rank not in reported}
             for kind, ranks in grouped(new_kinds):
                 location = PROMPT_LOCATIONS[kind]
-                say(
+                write(
                     phrase(ranks, f"is {location}", f"are {location}")
                     + " in a cell of an earlier kernel, where nobody can answer. The cell is "
                     "interrupted there; variables are kept."
@@ -249,5 +249,5 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
                 monitor.check(set(busy), now, rank_failed=True, peer_lost=lost)
         if monitor.released and not freed and not lost:
             freed = True
-            say(f"{phrase(busy)} waited for a rank that has ended the cell. The wait is ended.")
+            write(f"{phrase(busy)} waited for a rank that has ended the cell. The wait is ended.")
         busy = engines.busy_ranks(_NOTICE_S)

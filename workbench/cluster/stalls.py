@@ -32,7 +32,7 @@ class StallReport:
     after_s
         A collective that takes longer is explained; None for never.
     ring
-        All ranks of the cluster; by default those of the cell.
+        All ranks of the cluster; by default the ranks of the cell.
     explain_numbers
         As `Backend.explain_numbers`.
     wait_limit
@@ -65,7 +65,7 @@ class StallReport:
         self._after_s = after_s
         self._send = send
         self._began: float | None = None
-        self._asked = 0.0
+        self._asked_at = 0.0
         self._states: dict[int, RankState] = {}
         self._reported: object = None
 
@@ -76,12 +76,12 @@ class StallReport:
         """
         if self._began is None:
             self._began = now
-        if self._after_s is None or now - self._asked < ASK_S:
+        if self._after_s is None or now - self._asked_at < ASK_S:
             return ""
         if not soon and now - self._began < self._after_s:
             return ""
         text = self._report(unfinished)
-        self._asked = now
+        self._asked_at = now
         self._states.clear()
         for rank in unfinished:
             self._send(rank, StateRequest(stack=True, for_stall_report=True))

@@ -102,7 +102,7 @@ class ClusterState:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that started or attached to the ranks."""
+        """Whether this process is a fork of the process that started or attached to the ranks."""
         return self._owner != os.getpid()
 
     @property
@@ -180,7 +180,7 @@ class ClusterState:
 
         Without `with_ring`, the ring may have to be formed again first.
         """
-        self.refuse_fork()
+        self.check_not_forked()
         engines = self.processes.engines
         lacks_ring = self.state == "failed" and engines.complete and engines.backend.ring_broken
         if (self.state in _UP and not self.lost()) or (lacks_ring and not with_ring):
@@ -261,7 +261,7 @@ class ClusterState:
         """
         return ClusterStopped(f"cluster {self.name} was stopped while {activity}")
 
-    def end_remains(self, processes: ClusterProcesses) -> None:
+    def end_late_processes(self, processes: ClusterProcesses) -> None:
         """End processes that were started after another thread had stopped `processes`.
 
         `stop` ends the processes that exist. A start or a change of the ranks in another thread
@@ -269,9 +269,9 @@ class ClusterState:
         """
         while self.processes is processes and self.state == "stopping":
             time.sleep(_POLL_S)
-        processes.end_again()
+        processes.end_late_processes()
 
-    def refuse_fork(self) -> None:
+    def check_not_forked(self) -> None:
         """Raise `ClusterStopped` in a fork, which lacks its parent's threads and connections."""
         if self.forked and self.state != "stopped":
             raise ClusterStopped(
@@ -305,7 +305,8 @@ class ClusterState:
         keep
             Detach from the processes instead, if that is possible.
         processes
-            Stop only these processes, not those of a later start; None for the current ones.
+            Stop only these processes, and not processes of a later start; None for the current
+            processes.
         only_ready
             Stop only if the cluster is ready.
         """
@@ -338,7 +339,7 @@ class ClusterState:
         """
         with contextlib.suppress(KeyboardInterrupt):  # the error of the start is more important
             if not uninterrupted(lambda: self._stop(message, processes=processes)):
-                uninterrupted(lambda: self.end_remains(processes))
+                uninterrupted(lambda: self.end_late_processes(processes))
                 raise self.stopped_error("it started") from None
 
     def stop_at_exit(self) -> None:

@@ -31,7 +31,7 @@ STUCK_S = 0.3
 DRAINED_S = 3.0
 """Time limit for a rank to complete a collective that another rank has completed."""
 INIT = "init()"
-"""Reported as the collective of a rank whose cell initializes the backend."""
+"""Reported as the collective of a rank while its cell initializes the backend."""
 AGAIN_S = 1.0
 """A rank that still waits this long after it was freed is freed again, by force."""
 
@@ -61,14 +61,14 @@ class StuckRankMonitor:
         self._cell = cell
         self._send = send
         self._outside = frozenset(outside)
-        self._asked = 0.0
+        self._asked_at = 0.0
         self._answers: dict[int, RankState] = {}
         self._in_init: set[int] = set()
         self._ended: dict[int, CellEnded] = {}
         self._ended_at: dict[int, float] = {}
         self._failed_at: float | None = None
         self._interrupted = False
-        self._freed = float("-inf")
+        self._freed_at = float("-inf")
         self.released = False
         self.stall = ""
         self.fix = ""
@@ -90,7 +90,9 @@ class StuckRankMonitor:
     def end(self, rank: int, ended: CellEnded, now: float) -> None:
         """Record that a rank has ended the cell, with or without an error."""
         if not (self._ended or ended.error):
-            self._asked = now  # the others usually end at the same time, so they are not asked yet
+            self._asked_at = (
+                now  # the others usually end at the same time, so they are not asked yet
+            )
         self._ended[rank] = ended
         self._ended_at[rank] = now
 
@@ -104,7 +106,7 @@ class StuckRankMonitor:
         """
         if rank_failed and self._failed_at is None:
             self._failed_at = now
-        if now - self._asked < ASK_S:
+        if now - self._asked_at < ASK_S:
             return
         if rank_failed:
             failed = {rank for rank, ended in self._ended.items() if ended.error}
@@ -112,11 +114,11 @@ class StuckRankMonitor:
             stuck = {rank for rank in unfinished if self._stuck_by_failure(rank, failed)}
         else:
             stuck = self._stuck_by_end(unfinished)
-        if unfinished and stuck == unfinished and now - self._freed > AGAIN_S:
+        if unfinished and stuck == unfinished and now - self._freed_at > AGAIN_S:
             if not rank_failed:
                 self.stall = self._stall(unfinished)
             self.release(unfinished, peer_lost=peer_lost or self.released)
-        self._asked = now
+        self._asked_at = now
         self._answers.clear()
         for rank in unfinished | (frozenset() if rank_failed else self._outside):
             self._send(rank, StateRequest(now, stack=self._interrupted))
@@ -132,7 +134,7 @@ class StuckRankMonitor:
         waiting = tuple(ranks)
         _log.info("freeing ranks %s from collectives; a rank is lost: %s", waiting, peer_lost)
         self.released = True
-        self._freed = time.monotonic()
+        self._freed_at = time.monotonic()
         for rank in waiting:
             self._send(rank, ReleaseRanks(self._cell, peer_lost, bool(self._in_init)))
 

@@ -68,7 +68,7 @@ def in_background(
         except BaseException as error:  # noqa: BLE001 - raised by the future's result()
             future.set_exception(error)
 
-    # ipykernel finds the cell to which output belongs by the context
+    # ipykernel uses the context to assign output to a cell
     threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
     return future
 

@@ -110,8 +110,8 @@ class Transfer:
         self._arrived = threading.Event()
         self._calls: dict[int, Future[Any]] = {}
         self._payloads: dict[int, Payload] = {}
-        self._asked = dict.fromkeys(ranks, 0)
-        self._done = dict.fromkeys(ranks, 0)
+        self._requested_bytes = dict.fromkeys(ranks, 0)
+        self._done_bytes = dict.fromkeys(ranks, 0)
 
     def push(self, payload: Payload, names: list[str]) -> None:
         """Set names on the ranks to the values in `payload`.
@@ -158,11 +158,11 @@ class Transfer:
         payload = self._payloads.get(rank)
         if chunk.transfer != self._number or payload is None:
             return
-        if chunk.offset != self._done[rank]:
+        if chunk.offset != self._done_bytes[rank]:
             return  # an earlier chunk was lost; this chunk will be sent again
         if chunk.data:
             payload.write(chunk.offset, chunk.data)
-        self._done[rank] = min(chunk.offset + _CHUNK_BYTES, payload.total)
+        self._done_bytes[rank] = min(chunk.offset + _CHUNK_BYTES, payload.total)
         self._arrived.set()
 
     @contextmanager
@@ -224,7 +224,7 @@ class Transfer:
             self._arrived.wait(_TICK_S)
             self._arrived.clear()
             before = moved
-            moved = sum(self._done.values())
+            moved = sum(self._done_bytes.values())
             now = time.monotonic()
             if moved > before:
                 progressed = now
@@ -232,20 +232,20 @@ class Transfer:
                 progress.show(moved)
             elif now > retry:  # a message was lost while a rank connected
                 _log.debug("transfer %d: no progress, sending chunks again", self._number)
-                self._asked = dict(self._done)
+                self._requested_bytes = dict(self._done_bytes)
                 retry = now + _RETRY_S
             unfinished = [rank for rank in self._ranks if not self._complete(rank)]
             self._check(progressed + self._timeout_s, unfinished)
 
     def _complete(self, rank: int) -> bool:
-        return self._done[rank] >= self._payloads[rank].total
+        return self._done_bytes[rank] >= self._payloads[rank].total
 
     def _fill_window(self, rank: int, message: Callable[[Payload, int], Message]) -> None:
         payload = self._payloads[rank]
-        limit = min(payload.total, self._done[rank] + _WINDOW * _CHUNK_BYTES)
-        while (offset := self._asked[rank]) < limit:
+        limit = min(payload.total, self._done_bytes[rank] + _WINDOW * _CHUNK_BYTES)
+        while (offset := self._requested_bytes[rank]) < limit:
             self._processes.engines.send(rank, message(payload, offset))
-            self._asked[rank] = offset + _CHUNK_BYTES
+            self._requested_bytes[rank] = offset + _CHUNK_BYTES
 
     def _call(self, step: str, *arguments: Any) -> dict[int, Any]:
         """Call a step of the ranks' `Transfers`, and return the answers, by rank."""
