@@ -233,8 +233,8 @@ class AgentChannel:
                     deadline = max(self._last_received + RECONNECT_S, time.monotonic() + _RETRY_S)
                 reason = self._unreachable_reason(self.log_tail())
                 if not (self._closing or self._leaving or self.lost_reason):
-                    gone = await asyncio.to_thread(self._launcher.why_gone, self._host)
-                    self.lost_reason = self.lost_reason or gone
+                    reported = await asyncio.to_thread(self._launcher.why_gone, self._host)
+                    self.lost_reason = self.lost_reason or reported
                 if self._agent_ended or self._leaving or self.lost_reason:
                     return
                 if not may_retry or time.monotonic() > deadline:
@@ -244,8 +244,8 @@ class AgentChannel:
                 self.reconnecting = True
                 self._on_change()
                 await asyncio.sleep(_PAUSE_S)
-                left_s = deadline - time.monotonic()
-                again = self._launcher.attach(self._host, self._folder, left_s)
+                remaining_s = deadline - time.monotonic()
+                again = self._launcher.attach(self._host, self._folder, remaining_s)
                 connection = Connection(
                     again.socket, again.process or connection.process, again.log or connection.log
                 )

@@ -197,11 +197,9 @@ class CellQueue:
                 state.processes.set_recording(on=on)
             else:
                 state.timings.record(on=on)
-            _log.info(
-                "%s: recording is %s from the next cell on", state.name, "on" if on else "off"
-            )
             state.options = replace(state.options, record=on)
             state.set(state.state, state.message)
+            _log.info("%s: recording is %s from now on", state.name, "on" if on else "off")
 
     def sample_lines(self, seconds: float) -> bool:
         """Sample the running cell for some seconds, or else all of the next cell.

@@ -194,7 +194,6 @@ class CellRun:
 
     def _time_out(self) -> None:
         unfinished = tuple(sorted(self._unfinished))
-        _log.info("cell %d has timed out on ranks %s", self.number, unfinished)
         self.observe(False, True)  # the interrupt would change what the ranks do
         stacks = self.monitor.stacks(set(unfinished), self._step)
         self._stop("timed out")
@@ -260,7 +259,6 @@ class CellRun:
 
     def _stop(self, reason: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
-        _log.info("stopping cell %d on ranks %s: %s", self.number, sorted(self._unfinished), reason)
         self.prompts.stop()
         self._stopping = Stopping(self._inbox.ended)
         self.errors.setdefault(-1, RankError(reason, "", ""))
@@ -269,6 +267,10 @@ class CellRun:
             try:
                 with defer_interrupts():
                     self.monitor.interrupt(self._unfinished)
+                    _log.info(
+                        "stopping cell %d on ranks %s: %s",
+                        *(self.number, sorted(self._unfinished), reason),
+                    )
                     if again:
                         self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
                 self._follow_stop(self._stopping)

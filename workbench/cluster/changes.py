@@ -76,10 +76,10 @@ def change_ranks(
         infos = engines.ranks
         lost = state.lost()
         stopped = state.stopped_error(f"its ranks were changed ({message})")
-        began = time.monotonic()
-        _log.info("%s: %s; lost ranks: %s", state.name, message, sorted(lost))
 
         def make() -> None:
+            began = time.monotonic()
+            _log.info("%s: %s; lost ranks: %s", state.name, message, sorted(lost))
             change(engines)
             processes.save()
             with state.lock:
@@ -87,13 +87,13 @@ def change_ranks(
                     raise stopped
                 state.n = len(engines.ranks)
                 state.set("ready")
+            _log.info("%s: %s took %.1f s", state.name, message, time.monotonic() - began)
 
         try:
             uninterrupted(make, engines.interrupted.set)
         except Exception as error:
             interrupted = engines.interrupted.is_set()
             text = interrupted_change(message, infos, engines.ranks, lost)
-            _log.info("%s: %s failed: %s", state.name, message, type(error).__name__)
             is_up = _end_failed_change(state, processes, before, error, text if interrupted else "")
             if not is_up:
                 uninterrupted(lambda: state.end_late_processes(processes))
@@ -106,7 +106,6 @@ def change_ranks(
             ) from None
         finally:
             engines.interrupted.clear()
-        _log.info("%s: %s took %.1f s", state.name, message, time.monotonic() - began)
 
 
 def _end_failed_change(
@@ -134,6 +133,7 @@ def _end_failed_change(
             state.move(processes, *before)  # only the state file could not be written
         else:
             state.move(processes, "failed", change_failure(error, engines.wanted))
+    _log.info("%s: the change of the ranks has failed: %s", state.name, type(error).__name__)
     return is_up
 
 

@@ -147,9 +147,9 @@ class Measurements(Execution):
         run = self._runner(timeout, limit_s(about_s))
         if stored is False:
             show = None if show_progress else self._report_calibration
-            self.fabric = _calibrated(self, run, about_s, show)
+            self.fabric = _calibrate(self, run, about_s, show)
         else:
-            self.fabric = _reused(self, stored)
+            self.fabric = _reuse_calibration(self, stored)
         self._state.timings.note(calibration=asdict(self.fabric))
         return self.fabric
 
@@ -283,7 +283,7 @@ class Measurements(Execution):
         return Measurement(run, self._state.timings).take(pairs, parse_duration(timeout, "timeout"))
 
 
-def _calibrated(
+def _calibrate(
     cluster: Measurements, run: RunCell, seconds: float, show: Callable[[str], None] | None
 ) -> FittedFabric:
     """Measure the fabric, and store the result."""
@@ -320,7 +320,7 @@ def _calibrated(
     return fabric
 
 
-def _reused(cluster: Measurements, requested: FittedFabric | bool) -> FittedFabric:
+def _reuse_calibration(cluster: Measurements, requested: FittedFabric | bool) -> FittedFabric:
     """Return an earlier calibration, if it was measured on such a cluster.
 
     `requested` is True for the stored calibration, or a calibration.

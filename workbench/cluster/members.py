@@ -143,9 +143,9 @@ class Members:
     def give_up(self, ranks: Iterable[int]) -> None:
         """Treat ranks that still run a stopped cell as lost, until `reinstate` or a restart."""
         processes = {self._members[rank].process for rank in ranks}
-        if processes:
-            _log.info("giving up %d ranks that still run a stopped cell", len(processes))
         self._given_up |= processes
+        if processes:
+            _log.info("gave up %d ranks that still run a stopped cell", len(processes))
 
     def reinstate(self, rank: int) -> None:
         """Use a rank again that was given up, because its cell has ended."""

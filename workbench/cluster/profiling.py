@@ -190,9 +190,9 @@ class Profiling:
             if earlier is not None:
                 earlier.future.cancel()
             processes.receive_profile = self._receive
-        _log.info("profiling ranks %s for %g s", sorted(ranks), seconds)
         for rank in ranks:
             processes.engines.send(rank, message)
+        _log.info("profiling ranks %s for %g s", sorted(ranks), seconds)
         return request.future
 
     def _is_gone(self, request: _Request) -> bool:

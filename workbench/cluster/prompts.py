@@ -50,8 +50,8 @@ def refuse(
     send: Callable[[int, Message], None], rank: int, request: InputRequest, reason: str = NO_CELL
 ) -> None:
     """Refuse a request for input, because the rank would wait forever without an answer."""
-    _log.debug("refusing the input that rank %d requests: %s", rank, reason)
     send(rank, InputReply(request.number, None, reason))
+    _log.debug("refused the input that rank %d has requested: %s", rank, reason)
 
 
 class CellPrompts:

@@ -144,7 +144,6 @@ def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
         _log.info("%s: attached to %d ranks", state.name, state.n)
     except BaseException as error:
         text = reason(error)
-        _log.info("%s: could not attach: %s", state.name, type(error).__name__)
 
         def end() -> None:
             if not state.is_up(processes):
@@ -156,6 +155,7 @@ def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
 
         with contextlib.suppress(KeyboardInterrupt):  # the error below is more important
             uninterrupted(end)
+        _log.info("%s: could not attach: %s", state.name, type(error).__name__)
         if isinstance(error, KeyboardInterrupt):
             raise ClusterError(
                 f"attaching to {state.name}: interrupted before it was done. Its ranks and "
@@ -193,7 +193,6 @@ def wait_until_idle(processes: ClusterProcesses) -> None:
         _free_until_idle(processes, monitor, len(ranks))
     except KeyboardInterrupt:
         interrupted = True
-        _log.info("%s: interrupting the cell of an earlier kernel", processes.name)
         monitor.interrupt(ranks)
         busy = uninterrupted(lambda: engines.busy_ranks(_FREE_S))
         if busy:

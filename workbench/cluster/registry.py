@@ -155,12 +155,12 @@ def set_current(cluster: Cluster | None) -> None:
     # a kernel has one current cluster
     global _current, _start_arguments, _unsubscribe  # noqa: PLW0603
     _unsubscribe()
-    _log.debug("the current cluster is %s", None if cluster is None else cluster.name)
     _current = cluster
     _start_arguments = None
     if cluster is not None:
         _unsubscribe = cluster.subscribe(changed)
     changed()
+    _log.debug("the current cluster is %s", None if cluster is None else cluster.name)
 
 
 def subscribe(listener: Callable[[], None]) -> Callable[[], None]:

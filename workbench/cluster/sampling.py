@@ -84,14 +84,14 @@ class ClusterSampler:
                 if not self._is_needed():
                     self._thread = None
                     break
-            self._take(meter)
+            self._take_sample(meter)
             period_s = PERIOD_S if self._state.state == "running" else _BETWEEN_CELLS_S
             self._changed.wait(began + period_s - time.monotonic())
             # at most one sample is taken in half a period, even if the state changes often
             time.sleep(max(0.0, began + PERIOD_S / 2 - time.monotonic()))
         meter.flush()
 
-    def _take(self, meter: UseMeter) -> None:
+    def _take_sample(self, meter: UseMeter) -> None:
         from workbench.cluster.agents import samples
 
         processes = self._state.processes

@@ -112,13 +112,14 @@ class ClusterState:
 
     def set(self, state: str, message: str = "") -> None:
         """Go to a state, and call the listeners."""
-        if state != self.state:
-            _log.info("%s: %s -> %s", self.name, self.state, state)
+        previous = self.state
         self.state = state
         self.message = message
         self.idle.used()
         for listener in tuple(self.listeners):
             listener()
+        if state != previous:
+            _log.info("%s: %s -> %s", self.name, previous, state)
 
     def is_up(self, processes: ClusterProcesses) -> bool:
         """Return whether no thread has stopped these processes; hold `lock` to rely on it."""

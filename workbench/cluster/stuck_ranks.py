@@ -132,11 +132,11 @@ class StuckRankMonitor:
         `peer_lost` says that a rank is lost; the backend itself would wait for it.
         """
         waiting = tuple(ranks)
-        _log.info("freeing ranks %s from collectives; a rank is lost: %s", waiting, peer_lost)
         self.released = True
         self._freed_at = time.monotonic()
         for rank in waiting:
             self._send(rank, ReleaseRanks(self._cell, peer_lost, bool(self._in_init)))
+        _log.info("freeing ranks %s from collectives; a rank is lost: %s", waiting, peer_lost)
 
     def answer(self, rank: int, state: RankState) -> None:
         """Store a rank's answer."""

@@ -175,7 +175,6 @@ class Transfer:
         began = time.monotonic()
         try:
             yield
-            _log.debug("transfer %d took %.2f s", self._number, time.monotonic() - began)
         except BaseException:
             uninterrupted(self._give_up)
             raise
@@ -183,11 +182,12 @@ class Transfer:
             for rank in self._ranks:
                 self._processes.engines.send(rank, DropTransfer(self._number))
             del self._processes.chunk_receivers[self._number]
+            _log.debug("transfer %d took %.2f s", self._number, time.monotonic() - began)
 
     def _give_up(self) -> None:
         pending = [rank for rank, call in self._calls.items() if not call.done()]
-        _log.info("giving up transfer %d; unfinished ranks: %s", self._number, pending)
         self._monitor.interrupt(pending)
+        _log.info("giving up transfer %d; unfinished ranks: %s", self._number, pending)
         deadline = time.monotonic() + _GRACE_S
         while pending and time.monotonic() < deadline:
             time.sleep(_TICK_S)
@@ -366,9 +366,9 @@ def check_pushed(names: dict[str, Any], backend: str) -> None:
     """
     for name, value in names.items():
         if name in _OF_ONE_RANK | _OF_EVERY_RANK | {backend_class(backend).module_name}:
-            has = "each rank has its own" if name in _OF_ONE_RANK else "the cluster sets"
+            origin = "each rank has its own" if name in _OF_ONE_RANK else "the cluster sets"
             raise UsageError(
-                f"push {name}: {has} {name!r}, which its cells need. "
+                f"push {name}: {origin} {name!r}, which its cells need. "
                 "Push the value under another name."
             )
         if isinstance(value, ModuleType):
