@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from workbench.cluster.prompts import NO_CELL, Prompts
+from workbench.cluster.prompts import NO_CELL, CellPrompts
 from workbench.output.cell_output import CellOutput
 from workbench.output.sink import TextSink
 from workbench.rank.interrupts import Interrupts
@@ -21,7 +21,7 @@ def sent():
 @pytest.fixture
 def prompts(sent):
     """The prompts of a cell of two ranks."""
-    return Prompts(lambda *one: sent.append(one), CellOutput((0, 1), TextSink()))
+    return CellPrompts(lambda *one: sent.append(one), CellOutput((0, 1), TextSink()))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the sink is broken"), OSError(28, "full")])
@@ -37,7 +37,7 @@ def test_an_error_of_the_output_is_not_a_lack_of_input(prompts, sent, error, mon
         time.sleep(60)
 
     monkeypatch.setattr(builtins, "input", read)
-    prompts.take(0, InputRequest(1, 1, "input", "?"))
+    prompts.add(0, InputRequest(1, 1, "input", "?"))
     with pytest.raises(type(error), match=str(error).split("]")[-1].strip()):
         prompts.ask(follow)
     assert sent == []
@@ -56,7 +56,7 @@ def test_a_stop_keeps_the_other_requests(prompts, sent, monkeypatch):
 
     monkeypatch.setattr(builtins, "input", read)
     for rank in (0, 1):
-        prompts.take(rank, InputRequest(1, 1, "input", "?"))
+        prompts.add(rank, InputRequest(1, 1, "input", "?"))
     prompts.ask(lambda _: not stopped, lambda: bool(stopped))
     assert shown == ["[rank 0] ?"]
     assert sent == []
@@ -71,7 +71,7 @@ def test_the_state_keeps_the_case_of_calls(prompts, monkeypatch):
     seen = []
     prompts.report = seen.append
     monkeypatch.setattr(builtins, "input", lambda _: "x")
-    prompts.take(0, InputRequest(1, 1, "input", "?"))
+    prompts.add(0, InputRequest(1, 1, "input", "?"))
     prompts.ask(lambda _: False)
     assert seen == ["Rank 0 is at a prompt of input()", ""]
 
@@ -81,7 +81,7 @@ def test_a_rank_that_waits_no_longer_as_its_prompt_begins(prompts, monkeypatch):
     monkeypatch.setattr("workbench.cluster.prompts._FOLLOW_S", 0)
     monkeypatch.setattr(builtins, "input", lambda _: time.sleep(60))
     for _ in range(300):
-        prompts.take(0, InputRequest(1, 1, "input", "?"))
+        prompts.add(0, InputRequest(1, 1, "input", "?"))
         prompts.ask(lambda _: False)
 
 

@@ -1,8 +1,9 @@
-"""The agent of one VM, as the kernel sees it: a process that starts and ends ranks there."""
+"""The kernel's handle on the agent of one VM, a process that starts and ends ranks there."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -45,10 +46,13 @@ from workbench.wire.agent_messages import (
 )
 from workbench.wire.detached import exit_text, kill_group
 
-_FOLDERS = Path("/tmp")  # noqa: S108 - short, the same in all sessions; the agent checks its folder
+_log = logging.getLogger(__name__)
+
+# the path must be short and the same in all sessions; the agent checks its own folder
+_FOLDERS = Path("/tmp")  # noqa: S108
 _ANSWER_S = 15.0
 _END_S = 3.0
-_CURES = (
+_FIXES = (
     (
         r"No usable temporary directory|\[Errno (28|30|122)\]",
         "make the folder for temporary files there (/tmp, or TMPDIR) writable, with free space",
@@ -61,29 +65,45 @@ _CURES = (
 
 
 def new_folder() -> Path:
-    """Return the path of a folder for another agent, which the agent's start creates on its VM."""
+    """Return an unused folder path for an agent; the start of the agent creates it on its VM.
+
+    Examples
+    --------
+    >>> path = new_folder()
+    >>> path.name.startswith("workbench-agent-"), path.exists()
+    (True, False)
+    """
     return _FOLDERS / f"workbench-agent-{secrets.token_hex(8)}"
 
 
 def grace_s(keep_s: float | None) -> float:
-    """Return after how many seconds without a kernel an agent ends; `keep_s` as in `Agent`."""
+    """Return after how many seconds without a kernel an agent ends.
+
+    `keep_s` has the meaning that it has in `Agent`.
+
+    Examples
+    --------
+    >>> grace_s(None), grace_s(1800.0)
+    (15.0, 1800.0)
+    """
     return GRACE_S if keep_s is None else keep_s
 
 
 class Agent:
     """Starts and ends the ranks of one VM.
 
-    Its process starts immediately and loads what ranks need, so that all VMs of a cluster start
-    concurrently. It survives a lost connection, and the end of the kernel for a grace period.
+    The agent's process starts immediately and loads what ranks need, so that all VMs of a cluster
+    start concurrently. The process survives a lost connection. After the end of the kernel, it
+    survives for a grace period.
 
     Parameters
     ----------
     host
         The VM; None for this machine.
     slots
-        Ranks that it will run, which share its cores.
+        The number of ranks that the VM will run; they share its cores.
     keep_s
-        How many seconds it outlives this kernel; None if it is not kept.
+        How many seconds the agent outlives this kernel; None if it is not kept.
     folder
         The folder of an agent that a previous kernel has kept, to attach to; by default a new
         agent is started.
@@ -95,9 +115,9 @@ class Agent:
     Attributes
     ----------
     folder
-        Where its socket is, on its VM.
+        The folder of the agent's socket, on its VM.
     hello, facts, loaded
-        The latest reports about the agent, its VM, and what it has loaded; empty before.
+        The latest reports about the agent, its VM, and what it has loaded; empty before the first.
     ends
         How processes of ranks ended, by process id.
     """
@@ -127,19 +147,24 @@ class Agent:
         self._needed = f"PyTorch and {self._backend.library}"
         self._pids: dict[int, int] = {}
         self._leaders: dict[int, psutil.Process] = {}
-        """The ranks of this machine, by process id."""
+        """The processes of the ranks on this machine, by process id."""
         self._starts: dict[int, str] = {}
         """The latest start of each slot that this kernel has requested."""
         self._refused: dict[int, str] = {}
+        """Why the start of a rank was refused, by slot."""
         self.ends: dict[int, Exited] = {}
-        self._gone = ""
-        """Why the VM was taken from this cluster, found when a signal had ended a rank."""
+        self._revoked = ""
+        """Why the VM was taken from this cluster. It is queried when a signal has ended a rank."""
         self._channel = AgentChannel(
-            self._launcher, host, self.folder, self._take, on_change, interrupted
+            self._launcher, host, self.folder, self._handle_report, on_change, interrupted
         )
         if folder is not None:
+            _log.info("attaching to the kept agent of %s", host.shown if host else "this machine")
             self._channel.attach(max(keep_s or 0.0, RECONNECT_S))
             return
+        _log.info(
+            "starting the agent of %s for %d ranks", host.shown if host else "this machine", slots
+        )
         self._channel.start(grace_s(keep_s), keep=keep_s is not None)
         environment = {name: os.environ[name] for name in (logs.VARIABLE,) if name in os.environ}
         environment.update(host.environment if host else {})
@@ -147,17 +172,17 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """The host as the user named it, or this machine's name."""
+        """The host's name as the user wrote it, or this machine's name."""
         return self.host.shown if self.host else self.hello.host or "this machine"
 
     @property
     def local(self) -> bool:
-        """Whether the VM is the machine that this kernel runs on, by whatever name."""
+        """Whether the VM is the machine of this kernel, whatever name the host has."""
         return self.host is None or self.facts.machine == machine_identity()
 
     @property
     def progress(self) -> str:
-        """How far the start of the VM is."""
+        """The progress of the VM's start, as a short text."""
         if self.lost:
             return "gone"
         if self.reconnecting:
@@ -171,11 +196,11 @@ class Agent:
     @property
     def lost(self) -> str:
         """Why the agent can no longer be reached; empty while it can."""
-        return self._channel.why_lost
+        return self._channel.lost_reason
 
     @property
     def reconnecting(self) -> bool:
-        """Whether the connection to the VM is lost and is being made again."""
+        """Whether the connection to the VM was lost and is being restored."""
         return self._channel.reconnecting
 
     # the start
@@ -183,12 +208,12 @@ class Agent:
     def wait_until_greeted(self, deadline: float) -> None:
         """Wait until the agent has reported itself and its VM.
 
-        Raise `StartFailed` with the VM, the cause and the cure if it did not answer, or has another
+        Raise `StartFailed` with the VM, the cause and the fix if it did not answer, or has another
         version.
         """
         channel = self._channel
         if not channel.wait(lambda: Facts in self._reported, deadline):
-            raise self._launcher.failure(self.host, channel.code, channel.said())
+            raise self._launcher.failure(self.host, channel.code, channel.log_tail())
         hello = self.hello
         if (hello.protocol, hello.version) != (PROTOCOL, __version__):
             python = (self.host.python if self.host else None) or sys.executable
@@ -205,18 +230,19 @@ class Agent:
             return True
         name = self.name if self.host else "the agent of this machine"
         self._channel.detach()
-        self._channel.why_lost = f"{name} was lost while no kernel was there"
+        self._channel.lost_reason = f"{name} was lost while no kernel was there"
+        _log.info("the kept agent of %s is lost", name)
         return False
 
     def wait_until_loaded(self, deadline: float) -> None:
-        """Wait until all that ranks need is imported there.
+        """Wait until the agent has imported all that ranks need.
 
-        Raise `StartFailed` with the VM, the cause and the cure if it cannot be.
+        Raise `StartFailed` with the VM, the cause and the fix if the imports fail.
         """
         if not self._channel.wait(lambda: Loaded in self._reported, deadline):
             raise StartFailed(
                 f"{self.lost or f'{self._needed} were not loaded in time'}\n"
-                f"{self._channel.said()}".rstrip(),
+                f"{self._channel.log_tail()}".rstrip(),
                 vm=self.name,
             )
         text = self.loaded.error
@@ -233,7 +259,7 @@ class Agent:
         raise StartFailed(
             f"the ranks cannot load what they need: {text}",
             vm=self.name,
-            cure=_cure(text, "install gradient-workbench there again"),
+            cure=_fix(text, "install gradient-workbench there again"),
         )
 
     def wait_until_started(self, slot: int, deadline: float) -> int:
@@ -244,11 +270,11 @@ class Agent:
                 vm=self.name,
             )
         if slot in self._refused:
-            why = self._refused.pop(slot)
+            reason = self._refused.pop(slot)
             raise StartFailed(
-                f"rank process {slot} cannot be started ({why})",
+                f"rank process {slot} cannot be started ({reason})",
                 vm=self.name,
-                cure=_cure(why, "stop other processes there, or ask for fewer ranks"),
+                cure=_fix(reason, "stop other processes there, or ask for fewer ranks"),
             )
         return self._pids[slot]
 
@@ -256,29 +282,29 @@ class Agent:
 
     def start(self, slot: int, **content: Any) -> None:
         """Start the rank of a slot; `content` has the other fields of `StartRank`."""
-        # first: a report on an earlier start, which may arrive at any time, is then ignored
+        # this comes first, so that a late report on an earlier start is ignored
         self._starts[slot] = secrets.token_hex(4)
         self._pids.pop(slot, None)
         self._refused.pop(slot, None)
         self._channel.send(StartRank(slot, self._starts[slot], **content))
 
     def send(self, message: StopRanks | SignalRanks) -> None:
-        """Send an order about running ranks."""
+        """Send the agent an order about its running ranks."""
         self._channel.send(message)
 
-    def ask(self, kind: str, timeout_s: float = _ANSWER_S, **of: Any) -> Any:
-        """Ask a question, and return the answer; raise `StartFailed` if none came."""
-        answer = self.answer(self.post(kind, **of), time.monotonic() + timeout_s)
+    def ask(self, kind: str, timeout_s: float = _ANSWER_S, **arguments: Any) -> Any:
+        """Ask the agent a question, and return the answer; raise `StartFailed` without one."""
+        answer = self.answer(self.post(kind, **arguments), time.monotonic() + timeout_s)
         if isinstance(answer, Unknown):
             raise StartFailed(f"{kind!r} could not be answered: {answer.reason}", vm=self.name)
         return answer
 
-    def post(self, kind: str, **of: Any) -> Question:
-        """Ask a question, and return at once; see `answer`."""
-        return self._channel.post(kind, of)
+    def post(self, kind: str, **arguments: Any) -> Question:
+        """Send the agent a question without waiting; `answer` returns the answer to it."""
+        return self._channel.post(kind, arguments)
 
     def answer(self, question: Question, deadline: float) -> Any | Unknown:
-        """Wait for the answer to a question of `post`; return why there is none yet."""
+        """Wait for the answer to a question of `post`; return `Unknown` if none has arrived."""
         self._channel.wait(lambda: question.answer is not None, deadline)
         answer = question.answer
         if answer is None:
@@ -287,36 +313,41 @@ class Agent:
             return Unknown(self.lost or f"{self.name} {state}has not answered for {waited_s:.0f} s")
         return answer.answer if answer.error is None else Unknown(str(answer.error))
 
-    def why_lost(self, pid: int) -> str:
+    def rank_lost_reason(self, pid: int) -> str:
         """Return why the process of a rank can no longer answer; empty while it can."""
         end = self.ends.get(pid)
         if end is None:
-            here = pid in self._pids.values()  # otherwise an earlier agent has started it
-            return self.lost or ("" if here else f"{self.name} was lost with it")
+            # a process that is not in the list was started by an earlier agent
+            is_listed = pid in self._pids.values()
+            return self.lost or ("" if is_listed else f"{self.name} was lost with it")
         text = f"its process {pid} on {self.name} {exit_text(end.code)}"
-        if self._gone:
-            return f"{self._gone}; {text}"
+        if self._revoked:
+            return f"{self._revoked}; {text}"
         reason = end.oom
-        if end.code == -signal.SIGABRT:  # a library has written why; the engine logs each request
-            *_, last = "", *(line for line in end.log.splitlines() if "[Engine." not in line)
-            reason = reason or last.strip()
+        if end.code == -signal.SIGABRT:
+            # a library has written the reason; the engine's own lines are about requests
+            lines = [line for line in end.log.splitlines() if "[Engine." not in line]
+            reason = reason or (lines[-1].strip() if lines else "")
         return f"{text} ({reason})" if reason else text
 
     def close(self) -> None:
         """End the agent and its ranks; return when it has ended or cannot be reached."""
+        _log.debug("ending the agent of %s", self.name)
         self._channel.close(_END_S)
-        if self.host is None and self._channel.code != 0:  # it alone may have been killed
+        if self.host is None and self._channel.code != 0:
+            # the agent was killed, perhaps without its ranks
             for pid, leader in self._leaders.items():
                 if pid not in self.ends:
                     kill_group(leader)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def detach(self) -> None:
-        """Close the connection; the agent goes on for the next kernel."""
+        """Close the connection; the agent continues to run for the next kernel."""
+        _log.debug("detaching from the agent of %s", self.name)
         self._channel.detach()
 
-    def _take(self, message: Any) -> None:
-        """Keep a report; called in the I/O thread."""
+    def _handle_report(self, message: Any) -> None:
+        """Store a report of the agent; called in the I/O thread."""
         self._reported.add(type(message))
         match message:
             case Hello():
@@ -324,36 +355,46 @@ class Agent:
             case Facts():
                 self.facts = message
             case Loaded():
-                self._take_loaded(message)
+                self._handle_loaded(message)
             case Started() | Refused():
                 if message.start != self._starts.get(message.slot, message.start):
-                    return  # a report on an earlier start
+                    return  # the report is about an earlier start
                 if isinstance(message, Started):
                     self._pids[message.slot] = message.pid
-                    self.ends.pop(message.pid, None)  # of an earlier process with this id
+                    self.ends.pop(message.pid, None)  # an earlier process may have had this id
                     if self.host is None:
                         with contextlib.suppress(psutil.NoSuchProcess):
                             self._leaders[message.pid] = psutil.Process(message.pid)
                 else:
                     self._refused[message.slot] = message.why
             case Exited() if message.code < 0 and self._launcher.allocates:
-                in_background(lambda: self._take_end(message))
+                in_background(lambda: self._handle_killed(message))
             case Exited():
+                _log.info("process %d on %s %s", message.pid, self.name, exit_text(message.code))
                 self.ends[message.pid] = message
 
-    def _take_loaded(self, message: Loaded) -> None:
+    def _handle_loaded(self, message: Loaded) -> None:
         self.loaded = message
         if message.pid:
             self.hello = replace(self.hello, pid=message.pid, began=message.began)
 
-    def _take_end(self, message: Exited) -> None:
-        """Keep the end of a rank by a signal, with the reason if its VM was taken away."""
+    def _handle_killed(self, message: Exited) -> None:
+        """Store that a signal has ended a rank, with the reason if its VM was taken away."""
         try:
-            self._gone = self._gone or self._launcher.unavailable_reason(self.host)
+            self._revoked = self._revoked or self._launcher.unavailable_reason(self.host)
         finally:
             self.ends[message.pid] = message
+        _log.info("process %d on %s %s", message.pid, self.name, exit_text(message.code))
 
 
-def _cure(text: str, otherwise: str) -> str:
-    """Return the cure for an error of an agent, if it lacks space or memory."""
-    return next((cure for pattern, cure in _CURES if re.search(pattern, text)), otherwise)
+def _fix(error: str, default: str) -> str:
+    """Return the fix for an error of an agent that lacks space or memory, or `default`.
+
+    Examples
+    --------
+    >>> _fix("MemoryError", "install it again")
+    'free memory there, or raise its limit (ulimit -v)'
+    >>> _fix("SyntaxError", "install it again")
+    'install it again'
+    """
+    return next((fix for pattern, fix in _FIXES if re.search(pattern, error)), default)

@@ -1,7 +1,7 @@
 """The kernel's connection to the agent of a VM, which reconnects automatically.
 
-Each channel is a task of the I/O thread (`threads.io_loop`). Its callbacks run in that thread,
-and must not block; its public methods are called in other threads.
+Each channel is a task of the I/O thread (`threads.io_loop`). Callbacks run in that thread, and
+must not block. The public methods are called in other threads.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import secrets
 import threading
 import time
@@ -25,22 +26,24 @@ from workbench.hosts import Host
 from workbench.wire import agent_messages as messages
 from workbench.wire.detached import exit_text
 
+_log = logging.getLogger(__name__)
+
 GRACE_S = 15.0
 """An agent that is not kept ends after this time without a kernel; a reconnect takes less."""
 RECONNECT_S = 8.0
 """A VM is lost if its connection is closed and nothing has arrived from it for this time."""
 _RETRY_S = 4.0
-"""The least time for reconnecting: this machine may have been suspended meanwhile."""
+"""The shortest time for reconnecting, because this machine may have been suspended."""
 _PAUSE_S = 0.2
 _ATTEMPT_S = 12.0
-"""How long a relay may take to connect, once its VM answers."""
+"""Time limit for a relay to connect, once its VM answers."""
 _PING_S = 1.0
 _SILENCE_S = 45.0
 """After this time without a message, the agent of a VM assumes that its kernel has ended."""
 _REAP_S = 1.0
 _POLL_S = 0.2
-"""How long a wait takes to notice an interrupt."""
-_SAID_LINES = 60
+"""A wait notices an interrupt after this time at the latest."""
+_MAX_LOG_LINES = 60
 
 
 class Question:
@@ -49,13 +52,19 @@ class Question:
     Attributes
     ----------
     asked
-        When, by `time.monotonic`.
+        When the question was asked, by `time.monotonic`.
     answer
         The answer, or why there is none; None until it arrives.
     took_s
         Seconds until the answer arrived.
     line
         The encoded question, which is sent again if its answer was lost.
+
+    Examples
+    --------
+    >>> question = Question()
+    >>> question.answer is None, question.took_s
+    (True, inf)
     """
 
     def __init__(self) -> None:
@@ -64,8 +73,8 @@ class Question:
         self.took_s = float("inf")
         self.line = b""
 
-    def take(self, answer: messages.Answer) -> None:
-        """Keep the answer."""
+    def resolve(self, answer: messages.Answer) -> None:
+        """Store the answer, and how long it took."""
         self.took_s = time.monotonic() - self.asked
         self.answer = answer
 
@@ -77,20 +86,20 @@ class AgentChannel:
     ----------
     launcher, host, folder
         How the agent is reached, on which VM, and the folder of its socket.
-    take
+    on_report
         Called in the I/O thread with each report.
     on_change
-        Called in the I/O thread after reports, and when the connection is lost or made again.
+        Called in the I/O thread after reports, and when the connection is lost or restored.
     interrupted
-        While it is set, nothing is waited for; None for never.
+        While this event is set, no method waits; None for never.
 
     Attributes
     ----------
     reconnecting
-        Whether the connection has been lost and is being made again.
+        Whether the connection was lost and is being restored.
     code
         Exit status of the agent or of the relay, once it is known.
-    why_lost
+    lost_reason
         Why the agent can no longer be reached; empty while it can.
     """
 
@@ -99,12 +108,15 @@ class AgentChannel:
         launcher: Launcher,
         host: Host | None,
         folder: Path,
-        take: Callable[[Any], None],
+        on_report: Callable[[Any], None],
         on_change: Callable[[], None],
         interrupted: threading.Event | None,
     ) -> None:
-        self._launcher, self._host, self._folder = launcher, host, folder
-        self._take, self._on_change = take, on_change
+        self._launcher = launcher
+        self._host = host
+        self._folder = folder
+        self._on_report = on_report
+        self._on_change = on_change
         self._interrupted = threading.Event() if interrupted is None else interrupted
         self._session = secrets.token_hex(8)
         self._ids = itertools.count()
@@ -112,39 +124,43 @@ class AgentChannel:
         self._unreceived: deque[bytes] = deque()
         """Messages that the agent has not confirmed; `_received` is the number of the first."""
         self._received = self._sent = 0
-        self._said: deque[str] = deque(maxlen=_SAID_LINES)
+        self._log_lines: deque[str] = deque(maxlen=_MAX_LOG_LINES)
+        """The latest lines from the VM that are not messages."""
         self._connection: Connection | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._attached = self._agent_ended = False
         self._closing = self._leaving = self._finished = False
-        self._heard = 0.0
+        self._last_received = 0.0
         self._changed = threading.Condition()
         self.reconnecting = False
         self.code: int | None = None
-        self.why_lost = ""
+        self.lost_reason = ""
 
     def start(self, grace_s: float, *, keep: bool) -> None:
-        """Start the agent and connect to it; if that fails, `said` and `code` show why.
+        """Start the agent and connect to it; if that fails, `log_tail` and `code` show why.
 
-        Raise `StartFailed` if it cannot be tried.
+        Raise `StartFailed` if the start cannot be attempted.
         """
         connection = self._launcher.start(self._host, self._folder, grace_s, keep=keep)
         asyncio.run_coroutine_threadsafe(self._run(connection, 0.0), io_loop())
 
     def attach(self, patience_s: float) -> None:
-        """Connect to a running agent within `patience_s`; after a failure, `why_lost` shows why."""
+        """Connect to a running agent within `patience_s` seconds.
+
+        After a failure, `lost_reason` shows why.
+        """
         try:
             connection = self._launcher.attach(self._host, self._folder, patience_s)
         except OSError:
             self._agent_ended = True
-            self._finish(self._why(""))
+            self._finish(self._unreachable_reason(""))
         else:
             asyncio.run_coroutine_threadsafe(self._run(connection, patience_s), io_loop())
 
     # called in any thread
 
     def send(self, message: Any) -> None:
-        """Send a message, after a reconnect if necessary; drop it if the agent is lost."""
+        """Send a message, after a reconnect if necessary. Drop it if the agent is lost."""
         with self._changed:
             if self._finished:
                 return
@@ -153,22 +169,22 @@ class AgentChannel:
 
     def post(self, question: str, arguments: dict[str, Any]) -> Question:
         """Send a question, and return immediately."""
-        asked = Question()
+        pending = Question()
         message = messages.Ask(f"{self._session}-{next(self._ids)}", question, arguments)
-        asked.line = messages.encode(message)
+        pending.line = messages.encode(message)
         with self._changed:
-            self._questions[message.id] = asked
+            self._questions[message.id] = pending
         self.send(message)
-        return asked
+        return pending
 
     def wait(self, reached: Callable[[], bool], deadline: float) -> bool:
         """Wait until `reached` returns True after a report; return whether it did."""
         with self._changed:
             while not reached():
-                left = deadline - time.monotonic()
-                if self._finished or left <= 0 or self._interrupted.is_set():
+                remaining_s = deadline - time.monotonic()
+                if self._finished or remaining_s <= 0 or self._interrupted.is_set():
                     return False
-                self._changed.wait(min(left, _POLL_S))
+                self._changed.wait(min(remaining_s, _POLL_S))
         return True
 
     def join(self, timeout_s: float | None = None) -> bool:
@@ -176,10 +192,10 @@ class AgentChannel:
         with self._changed:
             return self._changed.wait_for(lambda: self._finished, timeout_s)
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """Return the last lines from the VM that are not messages."""
         rest = self._connection.log_tail() if self._connection else []
-        return "\n".join([*self._said, *rest][-_SAID_LINES:])
+        return "\n".join([*self._log_lines, *rest][-_MAX_LOG_LINES:])
 
     def close(self, timeout_s: float) -> None:
         """End the agent; return when it has ended, or after twice the time limit."""
@@ -191,73 +207,84 @@ class AgentChannel:
             self.join(timeout_s)
 
     def detach(self) -> None:
-        """Close the connection; the agent goes on."""
+        """Close the connection; the agent continues to run."""
 
-        def hang_up() -> None:
+        def disconnect() -> None:
             if self._writer is not None:
                 self._writer.close()
 
         self._leaving = True
-        io_loop().call_soon_threadsafe(hang_up)
+        io_loop().call_soon_threadsafe(disconnect)
         self.join(_REAP_S)
 
     # in the I/O thread
 
     async def _run(self, connection: Connection, patience_s: float) -> None:
-        may_retry, why = patience_s > 0, "its connection could not be served"  # if it raises
-        self._heard = time.monotonic()
-        deadline = self._heard + patience_s
+        may_retry = patience_s > 0
+        reason = "its connection could not be served"  # this remains if `_serve` raises
+        self._last_received = time.monotonic()
+        deadline = self._last_received + patience_s
         try:
             while True:
                 attached = await self._serve(connection)
                 await self._reap(connection)
                 if attached:
                     may_retry = True
-                    deadline = max(self._heard + RECONNECT_S, time.monotonic() + _RETRY_S)
-                why = self._why(self.said())
-                if not (self._closing or self._leaving or self.why_lost):
-                    gone = await asyncio.to_thread(self._launcher.unavailable_reason, self._host)
-                    self.why_lost = self.why_lost or gone
-                if self._agent_ended or self._leaving or self.why_lost:
+                    deadline = max(self._last_received + RECONNECT_S, time.monotonic() + _RETRY_S)
+                reason = self._unreachable_reason(self.log_tail())
+                if not (self._closing or self._leaving or self.lost_reason):
+                    reported = await asyncio.to_thread(
+                        self._launcher.unavailable_reason, self._host
+                    )
+                    self.lost_reason = self.lost_reason or reported
+                if self._agent_ended or self._leaving or self.lost_reason:
                     return
                 if not may_retry or time.monotonic() > deadline:
                     return
+                if not self.reconnecting:
+                    _log.info("lost the connection to %s, reconnecting", self._name)
                 self.reconnecting = True
                 self._on_change()
                 await asyncio.sleep(_PAUSE_S)
-                left_s = deadline - time.monotonic()
-                again = self._launcher.attach(self._host, self._folder, left_s)
+                remaining_s = deadline - time.monotonic()
+                again = self._launcher.attach(self._host, self._folder, remaining_s)
                 connection = Connection(
                     again.socket, again.process or connection.process, again.log or connection.log
                 )
         except OSError:
             self._agent_ended = True
-            why = self._why("")
+            reason = self._unreachable_reason("")
         except StartFailed as error:
-            why = str(error)
+            reason = str(error)
         finally:
-            self._finish(self.why_lost or why)
+            self._finish(self.lost_reason or reason)
 
-    def _why(self, said: str) -> str:
-        """Return why the agent can no longer be reached."""
-        name = self._host.shown if self._host else "this machine"
+    @property
+    def _name(self) -> str:
+        return self._host.shown if self._host else "this machine"
+
+    def _unreachable_reason(self, log: str) -> str:
+        """Return why the agent can no longer be reached; `log` is the end of its output."""
+        name = self._name
         if self._closing or self._leaving:
             return f"the agent of {name} was stopped"
         if self._agent_ended:
             return f"the agent of {name} {'is gone' if self.code is None else exit_text(self.code)}"
-        last = next((line for line in reversed(said.splitlines()) if line.strip()), "").strip()
+        last = next((line for line in reversed(log.splitlines()) if line.strip()), "").strip()
         return f"{name} does not answer any more" + (f" ({last})" if last else "")
 
     async def _serve(self, connection: Connection) -> bool:
         """Serve a connection until it is closed; return whether the agent has answered."""
-        self._connection, self._attached = connection, False
+        self._connection = connection
+        self._attached = False
         reader, writer = await asyncio.open_unix_connection(sock=connection.socket)
         self._writer = writer
-        if self._leaving:  # there was no connection that `detach` or `close` could have closed
+        if self._leaving:
+            # `detach` or `close` came before this connection, and could not close it
             writer.transport.abort()
             self._writer = None
             return False
-        lines = messages.MessageReader(self._said.append)
+        lines = messages.MessageReader(self._log_lines.append)
         silence_s = _SILENCE_S if self._host is not None else None
         writer.write(messages.encode(messages.Attach(self._session, silence_s)))
         began = pinged = time.monotonic()
@@ -278,41 +305,49 @@ class AgentChannel:
                     break
                 self._receive(lines.feed(data))
         writer.close()
-        attached, self._attached, self._writer = self._attached, False, None
+        attached = self._attached
+        self._attached = False
+        self._writer = None
         return attached
 
     def _receive(self, received: list[Any]) -> None:
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         with self._changed:
             for message in received:
                 if isinstance(message, messages.Answer):
                     if (question := self._questions.get(message.id)) and question.answer is None:
-                        question.take(message)
+                        question.resolve(message)
                 elif isinstance(message, messages.Pong):
                     self._confirm(message.received)
                 else:
-                    self._take_in(message)
+                    self._handle(message)
             self._changed.notify_all()
         if not all(isinstance(message, messages.Answer | messages.Pong) for message in received):
             self._on_change()
 
-    def _take_in(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         if isinstance(message, messages.Hello):
-            self._attached, self.reconnecting = True, False
+            self._attached = True
+            if self.reconnecting:
+                _log.info("reconnected to %s", self._name)
+            self.reconnecting = False
             self._confirm(message.received)
             self._sent = self._received
             # answers may have been lost with the previous connection
-            lines = [one.line for one in self._questions.values() if one.answer is None]
-            again = set(lines) - set(self._unreceived)
-            self._unreceived.extend(line for line in lines if line in again)
+            lines = [
+                question.line for question in self._questions.values() if question.answer is None
+            ]
+            unsent = set(lines) - set(self._unreceived)
+            self._unreceived.extend(line for line in lines if line in unsent)
             io_loop().call_soon(self._flush)
         elif isinstance(message, messages.AgentEnded):
-            self._agent_ended, self.code = True, message.code
-            self.why_lost = message.why or self.why_lost
-            self._said.extend(message.log.splitlines())
+            self._agent_ended = True
+            self.code = message.code
+            self.lost_reason = message.why or self.lost_reason
+            self._log_lines.extend(message.log.splitlines())
         elif isinstance(message, messages.Replaced):
-            self.why_lost = "another kernel has attached to this cluster"
-        self._take(message)
+            self.lost_reason = "another kernel has attached to this cluster"
+        self._on_report(message)
 
     def _confirm(self, received: int) -> None:
         while self._unreceived and self._received < received:
@@ -328,7 +363,7 @@ class AgentChannel:
                 self._sent += 1
 
     async def _reap(self, connection: Connection) -> None:
-        """Wait for the end of a connection's process; an agent of this machine may go on."""
+        """Wait for the end of a connection's process; an agent on this machine may outlive it."""
         if connection.process is None:
             return
         deadline = time.monotonic() + _REAP_S
@@ -338,17 +373,21 @@ class AgentChannel:
             connection.process.kill()
             code = connection.process.wait()
         if code is not None and not self._agent_ended:
-            self._agent_ended, self.code = self._host is None, code
+            self._agent_ended = self._host is None
+            self.code = code
 
     def _abort(self) -> None:
         if self._writer is not None:
-            self._writer.transport.abort()  # unlike close(), does not wait until all is sent
+            self._writer.transport.abort()  # close() would wait until all is sent
         if self._connection is not None and self._connection.process is not None:
             self._connection.process.kill()
 
-    def _finish(self, why: str) -> None:
+    def _finish(self, reason: str) -> None:
+        _log.info("the connection to %s has ended: %s", self._name, reason)
         with self._changed:
-            self.why_lost, self.reconnecting, self._finished = why, False, True
-            self._said.extend(self._connection.close_log() if self._connection else [])
+            self.lost_reason = reason
+            self.reconnecting = False
+            self._finished = True
+            self._log_lines.extend(self._connection.close_log() if self._connection else [])
             self._changed.notify_all()
         self._on_change()

@@ -1,4 +1,4 @@
-"""Asks a rank for the names of an object's attributes, for completion."""
+"""Ask a rank for the names of an object's attributes, for completion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.cluster.state import ClusterState
 from workbench.wire.completion_messages import Attributes, AttributesRequest
 
 RANK = 0
-"""The rank that is asked."""
+"""The rank that receives the requests."""
 _LIMIT_S = 0.5
 
 
@@ -26,15 +26,16 @@ class RemoteAttributes:
         self._latest: Attributes | None = None
 
     def receive(self, answer: Attributes) -> None:
-        """Receive the answer of a rank."""
+        """Store the answer of a rank."""
         with self._changed:
             self._latest = answer
             self._changed.notify_all()
 
     def names(self, path: tuple[str, ...], limit_s: float = _LIMIT_S) -> tuple[str, ...]:
-        """Return names of attributes, or none if the rank does not answer in time.
+        """Return names of attributes; an empty tuple if the rank does not answer in time.
 
-        None are returned while a cell runs: completion neither waits for it nor disturbs it.
+        While a cell runs, the result is empty, because completion must neither wait for the cell
+        nor disturb it.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What the ranks send about one cell, until the cell processes it."""
+"""The messages of the ranks about one cell, until the cell processes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CellEvent = Output | CellEnded | InputRequest
 
 
 class CellInbox:
-    """The messages about one cell: any thread puts them, the cell's thread takes them.
+    """The messages about one cell. Any thread can put them; the cell's thread takes them.
 
     Parameters
     ----------
@@ -28,7 +28,15 @@ class CellInbox:
     Attributes
     ----------
     ended
-        The ranks whose end has arrived, whether or not it has been taken.
+        The ranks that have reported the end of the cell, even if the report was not taken yet.
+
+    Examples
+    --------
+    >>> inbox = CellInbox(lambda rank, message: None)
+    >>> inbox.put(1, InputRequest(cell=7, number=1, kind="input", prompt="Continue? "))
+    True
+    >>> inbox.waiting(), inbox.take_event()[0], inbox.has_events
+    ({1}, 1, False)
     """
 
     def __init__(self, send: Callable[[int, Message], None]) -> None:
@@ -38,13 +46,13 @@ class CellInbox:
         self._closed = False
         self._events: deque[tuple[int, CellEvent]] = deque()
         self._answers: deque[tuple[int, RankState]] = deque()
-        """Answers of ranks, taken before output, which can be large."""
+        """Answers of ranks. They are taken before output, because output can be large."""
         self._marks: dict[int, Output] = {}
         """The latest output of each rank that has to be confirmed."""
         self._arrived = SignalSafeEvent()
 
     def put(self, rank: int, message: CellMessage) -> bool:
-        """Keep a message from a rank, in any thread; return False if the inbox is closed."""
+        """Store a message from a rank, in any thread; return False if the inbox is closed."""
         with self._putting:
             if self._closed:
                 return False
@@ -58,7 +66,7 @@ class CellInbox:
             return True
 
     def wake(self) -> None:
-        """End a `wait` of the cell's thread, or its next one."""
+        """End the current `wait` of the cell's thread, or its next one."""
         self._arrived.set()
 
     def wait(self) -> None:
@@ -66,11 +74,11 @@ class CellInbox:
         self._arrived.wait(_TICK_S)
 
     def take_answers(self) -> list[tuple[int, RankState]]:
-        """Return the answers of ranks that have arrived."""
+        """Return and remove the answers of ranks that have arrived."""
         return [self._answers.popleft() for _ in range(len(self._answers))]
 
     def take_event(self) -> tuple[int, CellEvent]:
-        """Return the next message that is no answer; `has_events` must be true."""
+        """Return and remove the next message besides answers; `has_events` must be true."""
         rank, message = self._events.popleft()
         if isinstance(message, Output) and message.total_characters is not None:
             self._marks[rank] = message
@@ -82,18 +90,19 @@ class CellInbox:
         return bool(self._events)
 
     def waiting(self) -> set[int]:
-        """Return the ranks with messages that are not taken, besides answers."""
+        """Return the ranks with messages that were not taken yet, besides answers."""
         with self._putting:
             return {rank for rank, _ in self._events}
 
     def confirm(self) -> None:
-        """Confirm the output that was taken, so that ranks can write more."""
+        """Confirm the taken output to the ranks, so that they can write more."""
         while self._marks:
             acknowledge(self._send, *self._marks.popitem())
 
     def close(self) -> list[tuple[int, CellEvent]]:
-        """Keep no further messages; return those that were not taken, without answers."""
+        """Refuse further messages; return the messages that were not taken, without answers."""
         with self._putting:
-            self._closed, events = True, list(self._events)
+            self._closed = True
+            events = list(self._events)
             self._events.clear()
         return events

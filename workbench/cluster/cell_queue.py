@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,7 +19,7 @@ from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses, acknowledge
 from workbench.cluster.profiling import Profiling
 from workbench.cluster.prompts import refuse
-from workbench.cluster.recovery import form_ring, repair_ring, use_again
+from workbench.cluster.recovery import form_ring, reinstate_ranks, repair_ring
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
@@ -33,15 +34,27 @@ from workbench.wire.wakeup import SignalSafeEvent
 if TYPE_CHECKING:
     from workbench.wire.rank_messages import CellMessage
 
+_log = logging.getLogger(__name__)
+
 _ANSWER_S = 2.0
-"""How long the line samples of a rank may take to arrive."""
+"""Time limit for the line samples of a rank to arrive."""
 _POLL_S = 0.05
 
 
 class BackgroundRun(Future[RunResult]):
     """The future result of a cell that runs in the background.
 
-    ``cancel()`` has no effect, because the cell is queued immediately; use `interrupt`.
+    ``cancel()`` has no effect, because the cell is queued immediately. Use `interrupt`.
+
+    Examples
+    --------
+    >>> run = BackgroundRun(lambda: print("interrupting the cell"))
+    >>> run.interrupt()
+    interrupting the cell
+    True
+    >>> run.set_result(RunResult("", {}))
+    >>> run.interrupt()  # it has ended
+    False
     """
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
@@ -49,9 +62,9 @@ class BackgroundRun(Future[RunResult]):
         self._interrupt = interrupt
 
     def interrupt(self) -> bool:
-        """Stop the cell, and return immediately; return False if it has already ended.
+        """Stop the cell without waiting for its end; return False if it has already ended.
 
-        ``result()`` then raises `CellInterrupted`; variables are kept, and cells that were
+        ``result()`` then raises `CellInterrupted`. Variables are kept, and cells that were
         queued later run next. A cell that has not begun is removed from the queue.
         """
         if self.done():
@@ -85,8 +98,8 @@ class CellQueue:
         self._numbers = itertools.count(first)
         self.latest: CellRun | None = None
         self._current: CellRun | None = None
-        self._left: CellRun | None = None
-        """A cell that was given up, while some ranks still run it."""
+        self._abandoned: CellRun | None = None
+        """The cell that was given up while some ranks still run it."""
         self.evidence = EvidenceRecorder(state)
         self.attributes = RemoteAttributes(state)
         self.profiling = Profiling(state, lambda: self.busy)
@@ -95,18 +108,18 @@ class CellQueue:
 
     @property
     def current(self) -> CellRun | None:
-        """The cell that runs."""
+        """The running cell, or None."""
         return self._current
 
     @property
     def busy(self) -> tuple[int, ...]:
-        """The ranks of the cell that runs."""
+        """The ranks of the running cell."""
         return self._current.ranks if self._current else ()
 
     def submit(
         self, source: str, ranks: Ranks, timeout: str | float | None, sink: Sink | None
     ) -> CellRun:
-        """Return a cell for `follow`; see `Cluster.run` for the arguments."""
+        """Return a new cell for `follow`; see `Cluster.run` for the arguments."""
         sink = NotebookSink() if sink is None else sink
         if not callable(getattr(sink, "poll", None)):
             raise UsageError(
@@ -133,11 +146,12 @@ class CellQueue:
     ) -> RunResult:
         """Run a cell when the previous cells have ended, and return its result.
 
-        `ticket` is its place in the queue (`FairLock.ticket`), the last one by default. `record`
-        says whether it is recorded; None for a cell of the user, for the cluster's setting.
+        `ticket` is the cell's position in the queue (`FairLock.ticket`), by default the last one.
+        `record` says whether the cell is recorded; None stands for a cell of the user, which uses
+        the cluster's setting.
         """
-        what = "this cell" if ticket is None else ""
-        with self._state.turns.held(ticket, what, lambda: run.interrupts > 0):
+        activity = "this cell" if ticket is None else ""
+        with self._state.turns.held(ticket, activity, lambda: run.interrupts > 0):
             processes = self._state.usable()
             if processes.engines.backend.ring_broken:
                 repair_ring(self._state, processes, run.output.note_after_end)
@@ -165,7 +179,7 @@ class CellQueue:
 
         Raise `UsageError` if no cell runs.
         """
-        run = self._current or self._left
+        run = self._current or self._abandoned
         ranks = run.unfinished if run is not None else ()
         if run is None or not ranks:
             raise UsageError(
@@ -176,7 +190,7 @@ class CellQueue:
         return ranks
 
     def record(self, *, on: bool) -> None:
-        """Record the cells from the next one on, or do not; see `Cluster.recording`."""
+        """Switch the recording of the next cells on or off; see `Cluster.recording`."""
         state = self._state
         with state.lock:
             self._check_no_cell_runs(f"switch recording {'on' if on else 'off'}")
@@ -186,30 +200,37 @@ class CellQueue:
                 state.timings.record(on=on)
             state.options = replace(state.options, record=on)
             state.set(state.state, state.message)
+            _log.info("%s: recording is %s from now on", state.name, "on" if on else "off")
 
     def sample_lines(self, seconds: float) -> bool:
-        """Sample the running cell for some seconds, or all of the next one; return which."""
-        processes, timings, running = self._state.usable(), self._state.timings, self.busy
+        """Sample the running cell for some seconds, or else all of the next cell.
+
+        Return whether the running cell was sampled.
+        """
+        processes = self._state.usable()
+        timings = self._state.timings
+        running = self.busy
         samples = timings.line_samples
         if not (timings.running if running else timings.recording):
             raise UsageError(
                 f"Cannot sample {'the running' if running else 'the next'} cell: it is not "
                 "recorded. Switch recording on with %timings on before it."
             )
-        asked = set(running or range(self._state.n))
+        sampled_ranks = set(running or range(self._state.n))
         samples.clear()
-        for rank in asked:
+        for rank in sampled_ranks:
             processes.engines.send(rank, LineSamplesRequest(seconds))
         deadline = time.monotonic() + _ANSWER_S + (seconds if running else 0)
-        while time.monotonic() < deadline and not asked <= set(samples):
+        while time.monotonic() < deadline and not sampled_ranks <= set(samples):
             time.sleep(_POLL_S)
         return bool(running)
 
     def measurable(self, source: str | None, ranks: Ranks) -> tuple[str, Ranks]:
-        """Return the source and ranks of a cell for `Cluster.measure_overhead`; see there."""
+        """Return the source and ranks of the cell that `Cluster.measure_overhead` runs."""
         from workbench.timings.overhead import no_iterations
 
-        state, latest = self._state, self.latest
+        state = self._state
+        latest = self.latest
         self._check_no_cell_runs("measure the overhead")
         if source is None:
             if latest is None:
@@ -218,22 +239,22 @@ class CellQueue:
                     "%%distributed, or give its source to cluster.measure_overhead()."
                 )
             source = latest.source
-            if ranks is None and not latest.on_all_ranks:  # all are others after a resize
+            if ranks is None and not latest.on_all_ranks:  # after a resize, "all" is another set
                 ranks = latest.ranks
             if state.timings.iterations_of(latest.number) == 0:
                 raise no_iterations()
         return source, state.parse_ranks(ranks)
 
-    def _check_no_cell_runs(self, what: str) -> None:
+    def _check_no_cell_runs(self, activity: str) -> None:
         if self._state.state == "running":
             raise UsageError(
-                f"Cannot {what}: a cell runs on {self._state.name}. Wait until it has ended, or "
-                "stop it with %cluster interrupt."
+                f"Cannot {activity}: a cell runs on {self._state.name}. Wait until it has ended, "
+                "or stop it with %cluster interrupt."
             )
 
     def _receive(self, rank: int, message: CellMessage) -> None:
-        """Receive a message from a rank, in the control channel's thread."""
-        run = self._current or self._left
+        """Handle a message from a rank, in the control channel's thread."""
+        run = self._current or self._abandoned
         if isinstance(message, RankState):
             self.evidence.states.receive(rank, message)
         # a rank also reports its state between cells
@@ -243,11 +264,12 @@ class CellQueue:
         send = self._state.processes.engines.send
         if isinstance(message, InputRequest):
             refuse(send, rank, message)
-        # a rank that still runs an earlier kernel's cell must be able to write
+        # a rank that still runs an earlier kernel's cell must be able to write its output
         acknowledge(send, rank, message)
 
     def _begin(self, run: CellRun, processes: ClusterProcesses, record: bool | None) -> None:
-        state, self._current = self._state, run
+        state = self._state
+        self._current = run
         run.prompts.report = state.report
         vms = {info.rank: info.vm for info in processes.engines.ranks}
         state.timings.describe(state.name, vms)
@@ -256,9 +278,16 @@ class CellQueue:
             with contextlib.suppress(StartFailed):  # only the next kernel's remark is missing
                 processes.save()
         state.begin()
+        _log.info(
+            "%s: cell %d begins on %d ranks, %s",
+            *(state.name, run.number, len(run.ranks)),
+            "recorded" if recorded else "not recorded",
+        )
+        is_ours = record is not None
         for rank in run.ranks:
-            given = (run.number, run.source, recorded, record is not None)
-            run.calls[rank] = processes.engines.begin(rank, "run_cell", *given)
+            run.calls[rank] = processes.engines.begin(
+                rank, "run_cell", run.number, run.source, recorded, is_ours
+            )
 
     def _settle_uninterrupted(self, run: CellRun, processes: ClusterProcesses) -> None:
         """Call `_settle` once; raise an interrupt afterwards."""
@@ -268,13 +297,13 @@ class CellQueue:
             try:
                 uninterrupted(lambda: self._settle(run, processes), interrupt_init)
                 break
-            except KeyboardInterrupt:  # before it began, or while it ran
+            except KeyboardInterrupt:  # the interrupt came before `_settle` began, or while it ran
                 interrupted = True
         if interrupted:
             raise KeyboardInterrupt
 
     def _settle(self, run: CellRun, processes: ClusterProcesses) -> None:
-        """Make the cluster ready again after a cell, or go to ``failed``."""
+        """Change the state after a cell, to ``ready`` or ``failed``."""
         state = self._state
         state.timings.end_cell(run.number, run.records)
         backend = state.options.backend
@@ -285,7 +314,13 @@ class CellQueue:
             state.timings.note_separate(separate)
             if not run.errors:
                 run.output.note_after_end(f"{separate}\n")
-        self._left, self._current = run if run.unfinished else None, None
+        self._abandoned = run if run.unfinished else None
+        self._current = None
+        _log.info(
+            "%s: cell %d has ended; failed ranks: %s; unfinished ranks: %s",
+            *(state.name, run.number, sorted(rank for rank in run.errors if rank >= 0)),
+            list(run.unfinished),
+        )
         complete = not (state.lost() or run.unfinished)
         if state.state == "running" and run.broken and complete:
             form_ring(state, processes, run.output.note_after_end)
@@ -298,6 +333,8 @@ class CellQueue:
             run.leave(lambda rank: self._ended_late(rank, run, processes))
 
     def _ended_late(self, rank: int, run: CellRun, processes: ClusterProcesses) -> None:
-        """Use a rank again that has ended a cell which was stopped long before."""
-        if self._left is run:
-            in_background(lambda: use_again(self._state, processes, [rank], lambda: run.broken))
+        """Reinstate a rank that has ended a stopped cell late."""
+        if self._abandoned is run:
+            in_background(
+                lambda: reinstate_ranks(self._state, processes, [rank], lambda: run.broken)
+            )

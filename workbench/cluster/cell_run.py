@@ -1,7 +1,8 @@
-"""One cell: what its ranks send, how it is stopped, and how it ends."""
+"""Run one cell: process the messages of its ranks, stop it, and return its result."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,10 +12,10 @@ from typing import Any
 from workbench.cluster.cell_inbox import CellInbox
 from workbench.cluster.outcomes import RunResult, ValueNotSent, failure, failure_outside_cell
 from workbench.cluster.processes import ClusterProcesses, acknowledge
-from workbench.cluster.prompts import Prompts, refuse
+from workbench.cluster.prompts import CellPrompts, refuse
 from workbench.cluster.stalls import GRACE_S, StallReport, Stopping, stack_text, stop_outcome
 from workbench.cluster.stuck_ranks import StuckRankMonitor
-from workbench.cluster.threads import interrupts_later, uninterrupted
+from workbench.cluster.threads import defer_interrupts, uninterrupted
 from workbench.errors import CellInterrupted, CellTimeout, RankError, RanksFailed
 from workbench.output.cell_output import CellOutput
 from workbench.output.differing_parts import rank_identities
@@ -23,10 +24,12 @@ from workbench.ranks import phrase
 from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import CellEnded, CellMessage, Output, RankState
 
+_log = logging.getLogger(__name__)
+
 _HURRY_S = 3.0
 """A second interrupt within this time frees the ranks by force; a later one abandons them."""
 _STEP_S = 0.25
-"""How long output may be processed before other messages are checked."""
+"""After this time, the processing of output pauses for other messages."""
 
 
 class CellRun:
@@ -37,7 +40,7 @@ class CellRun:
     number
         The cell's number in its cluster.
     sink
-        Where its output is shown.
+        Shows the cell's output.
     lost
         Returns why ranks can no longer answer, by rank.
     timeout_s
@@ -61,7 +64,8 @@ class CellRun:
         timeout_s: float | None,
         hang_after_s: float | None,
     ) -> None:
-        send, backend = processes.engines.send, processes.engines.backend
+        send = processes.engines.send
+        backend = processes.engines.backend
         ring = tuple(range(len(processes.engines.ranks)))
         self.number = number
         self.source = source
@@ -76,21 +80,22 @@ class CellRun:
         self.calls: dict[int, Future[Any]] = {}
         self.monitor = StuckRankMonitor(number, send, set(ring) - set(ranks))
         self._send = send
-        texts = backend.explain_numbers, backend.wait_limit
-        self._stall_report = StallReport(ranks, hang_after_s, send, ring, *texts)
+        self._stall_report = StallReport(
+            ranks, hang_after_s, send, ring, backend.explain_numbers, backend.wait_limit
+        )
         self._stopping: Stopping | None = None
-        self._late: Callable[[int], None] | None = None
+        self._on_late_end: Callable[[int], None] | None = None
         self._inbox = CellInbox(send)
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | ValueNotSent | None] = {}
         self._identities = rank_identities(processes.engines.ranks)
         self.output = CellOutput(ranks, sink, self._identities)
-        self.prompts = Prompts(send, self.output)
+        self.prompts = CellPrompts(send, self.output)
         self._lost = lost
         self._backend = backend
         self._peer_lost = False
         self._freed_by_interrupt: float | None = None
-        """When ranks that wait in MPI for a lost one were interrupted."""
+        """When the ranks that wait in MPI for a lost rank were interrupted."""
         self._timeout_s = timeout_s
         self.interrupts = 0
         """Calls of `interrupt` that `wait` has not processed yet."""
@@ -102,39 +107,41 @@ class CellRun:
 
     @property
     def unfinished(self) -> tuple[int, ...]:
-        """The ranks in which the cell has begun and not ended."""
+        """The ranks that have begun the cell and not ended it."""
         return tuple(sorted(self._unfinished)) if self.calls else ()
 
     def interrupt(self) -> None:
         """Stop the cell, from any thread, as an interrupt of the thread in `wait` does.
 
-        A cell that `wait` has given up is interrupted again on the ranks that still run it.
+        If `wait` has given the cell up, interrupt it again on the ranks that still run it.
         """
         self.interrupts += 1
-        if self._late is not None:
-            self._interrupt_late()
+        if self._on_late_end is not None:
+            self._interrupt_unfinished()
             return
         self._inbox.wake()
 
     def deliver(self, rank: int, message: CellMessage) -> None:
-        """Receive a message from a rank, in any thread."""
-        if self._inbox.put(rank, message) or self._late is None:
+        """Accept a message from a rank, in any thread."""
+        if self._inbox.put(rank, message) or self._on_late_end is None:
             return
         acknowledge(self._send, rank, message)
         if isinstance(message, InputRequest):
-            self.prompts.take(rank, message)  # refuses it
+            self.prompts.add(rank, message)  # the request is refused there
         if isinstance(message, CellEnded) and rank in self._unfinished:
             self._end(rank, message, time.monotonic())
-            self._late(rank)
+            _log.info("rank %d has ended cell %d late", rank, self.number)
+            self._on_late_end(rank)
 
-    def leave(self, late: Callable[[int], None]) -> None:
-        """Give up the cell; call `late`, in a thread, with each rank that ends it later."""
-        self._late = late
+    def leave(self, on_late_end: Callable[[int], None]) -> None:
+        """Give up the cell; call `on_late_end`, in a thread, with each rank that ends it later."""
+        _log.info("cell %d is given up; ranks that still run it: %s", self.number, self.unfinished)
+        self._on_late_end = on_late_end
         for event in self._inbox.close():
             self.deliver(*event)
-        self._interrupt_late()  # an interrupt that came after the end of `wait`
+        self._interrupt_unfinished()  # an interrupt may have come after the end of `wait`
 
-    def _interrupt_late(self) -> None:
+    def _interrupt_unfinished(self) -> None:
         """Interrupt the ranks that still run the cell, if an interrupt was not processed yet."""
         if self.interrupts:
             self.interrupts = 0
@@ -144,8 +151,8 @@ class CellRun:
         """Show the output until every rank has ended the cell, and return the result.
 
         `begin` begins the cell on all of its ranks, even if it is interrupted. `RanksFailed`,
-        `CellTimeout` and `CellInterrupted` are raised after every rank is free again. So is an
-        exception of the sink, after which the ranks are interrupted.
+        `CellTimeout` and `CellInterrupted` are raised after every rank is free again. An exception
+        of the sink interrupts the ranks, and is raised after they are free again.
         """
         try:
             uninterrupted(begin)
@@ -158,7 +165,7 @@ class CellRun:
                 f"the cell was interrupted on {phrase(self.ranks)}; "
                 f"{stop_outcome(self._stopping, self._unfinished)}"
             ) from None
-        except Exception:  # of the sink: nobody would see what the ranks still do
+        except Exception:  # the sink failed, so that further output would be invisible
             if self.calls:
                 self.output.replace_sink()
                 self._stop("interrupted")
@@ -172,12 +179,13 @@ class CellRun:
         return RunResult(self.output.text, self._values)
 
     def _failure(self) -> RanksFailed:
-        stall, interrupted = self.monitor.stall, self._freed_by_interrupt is not None
+        stall = self.monitor.stall
+        interrupted = self._freed_by_interrupt is not None
         return failure(
             self.errors,
-            known=self._identities,
+            identities=self._identities,
             released=self.monitor.released or not self._initialized,
-            stall=f"{stall} {self.monitor.cure or self._backend.uneven_fix}" if stall else "",
+            stall=f"{stall} {self.monitor.fix or self._backend.uneven_fix}" if stall else "",
             is_peer_error=lambda error: (
                 (interrupted and error.name == "KeyboardInterrupt")
                 or self._backend.is_peer_error(error)
@@ -186,7 +194,7 @@ class CellRun:
 
     def _time_out(self) -> None:
         unfinished = tuple(sorted(self._unfinished))
-        self.observe(False, True)  # before the interrupt changes what the ranks do
+        self.observe(False, True)  # the interrupt would change what the ranks do
         stacks = self.monitor.stacks(set(unfinished), self._step)
         self._stop("timed out")
         raise CellTimeout(
@@ -200,11 +208,11 @@ class CellRun:
         deadline = time.monotonic() + limit_s
         while self._unfinished and time.monotonic() < deadline:
             self._advance()
-            deadline += self.prompts.ask(self._attend, lambda: self.interrupts > 0)
-            with interrupts_later():  # it may start a thread, whose start must be completed
+            deadline += self.prompts.ask(self._follow_prompt, lambda: self.interrupts > 0)
+            with defer_interrupts():  # `_check` may start a thread, which must be completed
                 self._check()
 
-    def _attend(self, rank: int) -> bool:
+    def _follow_prompt(self, rank: int) -> bool:
         """Follow the ranks while the user types for one of them; return whether it still waits."""
         self._step()
         self._drop_lost()
@@ -212,8 +220,10 @@ class CellRun:
         return rank in self._unfinished and not self.interrupts
 
     def _check(self, *, at_prompt: bool = False) -> None:
-        """Report what ranks wait for, and free those that wait forever."""
-        now, rank_failed, report = time.monotonic(), bool(self.errors), self._stall_report
+        """Report what ranks wait for, and free the ranks that wait forever."""
+        now = time.monotonic()
+        rank_failed = bool(self.errors)
+        report = self._stall_report
         text = "" if rank_failed else report.check(self._unfinished, now, soon=at_prompt)
         for note in filter(None, (text, self.observe(bool(text) and not at_prompt, rank_failed))):
             self.output.note(note)
@@ -225,9 +235,9 @@ class CellRun:
             self._free_from_mpi(now)
 
     def _free_from_mpi(self, now: float) -> None:
-        """Interrupt the ranks that wait for a lost one, and then give up those that still do.
+        """Interrupt the ranks that wait for a lost rank, then give up those that still wait.
 
-        MPI never ends their collective. Only while recording is on can a wait be interrupted.
+        MPI never ends their collective. A wait can only be interrupted while recording is on.
         """
         if self._freed_by_interrupt is None:
             self._freed_by_interrupt = now
@@ -236,27 +246,31 @@ class CellRun:
             for rank in list(self._unfinished):
                 self._unfinished.discard(rank)
                 self.output.end(rank, now)
-                why = "it waits in MPI for a rank that is lost, and cannot be freed"
-                self.errors[rank] = RankError("RankLost", why, "")
+                reason = "it waits in MPI for a rank that is lost, and cannot be freed"
+                self.errors[rank] = RankError("RankLost", reason, "")
 
     def _advance(self) -> None:
         if self.interrupts:
             self.interrupts -= 1
             raise KeyboardInterrupt
         self._step()
-        with interrupts_later():  # an interrupt here would leave the lock of a future locked
+        with defer_interrupts():  # an interrupt here would leave the lock of a future locked
             self._drop_lost()
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, reason: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
         self.prompts.stop()
         self._stopping = Stopping(self._inbox.ended)
-        self.errors.setdefault(-1, RankError(why, "", ""))
+        self.errors.setdefault(-1, RankError(reason, "", ""))
         again = False
         while True:
             try:
-                with interrupts_later():
+                with defer_interrupts():
                     self.monitor.interrupt(self._unfinished)
+                    _log.info(
+                        "stopping cell %d on ranks %s: %s",
+                        *(self.number, sorted(self._unfinished), reason),
+                    )
                     if again:
                         self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
                 self._follow_stop(self._stopping)
@@ -270,33 +284,34 @@ class CellRun:
 
     def _follow_stop(self, stopping: Stopping) -> None:
         """Follow the ranks as long as one of them may end soon."""
-        while self._unfinished and stopping.waits(self._unfinished):
+        while self._unfinished and stopping.should_wait(self._unfinished):
             self._advance()
-            with interrupts_later():
+            with defer_interrupts():
                 self.monitor.check(
                     self._unfinished, time.monotonic(), rank_failed=True, peer_lost=self._peer_lost
                 )
                 if stopping.age_s > GRACE_S and not self.monitor.released:
                     self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
-            if self._unfinished and (text := stopping.text(self._unfinished)):
+            if self._unfinished and (text := stopping.notice(self._unfinished)):
                 self.output.note(text)
 
     def _step(self) -> None:
-        """Process what has arrived, then write the output that is ready."""
+        """Process the messages that have arrived, then write the output that is ready."""
         inbox = self._inbox
         inbox.wait()
-        with interrupts_later():  # an interrupt here would lose messages
+        with defer_interrupts():  # an interrupt here would lose messages
             for answer in inbox.take_answers():
-                self._take_answer(*answer)
+                self._handle_answer(*answer)
             until = time.monotonic() + _STEP_S
             while inbox.has_events and self.output.written and time.monotonic() < until:
                 rank, message = inbox.take_event()
                 if rank in self._unfinished and isinstance(message, CellEnded):
                     self._end(rank, message, time.monotonic())
                 elif isinstance(message, InputRequest):
-                    running = rank in self._unfinished  # else a thread that the cell has left
-                    take = self.prompts.take if running else partial(refuse, self._send)
-                    take(rank, message)
+                    # a rank that has ended the cell can still ask, from a thread
+                    is_running = rank in self._unfinished
+                    handle = self.prompts.add if is_running else partial(refuse, self._send)
+                    handle(rank, message)
                 elif rank in self._unfinished and isinstance(message, Output):
                     self.output.add(rank, message.pieces(), time.monotonic())
             self.output.write(time.monotonic(), time.monotonic() + _STEP_S)
@@ -305,7 +320,7 @@ class CellRun:
             if inbox.has_events or not self.output.written:
                 inbox.wake()
 
-    def _take_answer(self, rank: int, state: RankState) -> None:
+    def _handle_answer(self, rank: int, state: RankState) -> None:
         if not state.for_stall_report:
             self.monitor.answer(rank, state)
         if rank not in self._unfinished:
@@ -331,7 +346,8 @@ class CellRun:
     def _drop_lost(self) -> None:
         errors = {rank: call.exception() for rank, call in self.calls.items() if call.done()}
         failed = {rank: error for rank, error in errors.items() if error is not None}
-        lost = self._lost() if self._unfinished else {}  # after them: a loss explains them
+        # the losses are read after the errors, because a loss explains an error
+        lost = self._lost() if self._unfinished else {}
         unprocessed = self._inbox.waiting() if lost else set()
         for rank in self._unfinished & (set(failed) | set(lost) - unprocessed):
             self._unfinished.discard(rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -28,19 +29,21 @@ if TYPE_CHECKING:
     from workbench.fabric import FittedFabric
     from workbench.timings import Timings
 
+_log = logging.getLogger(__name__)
+
 _clusters: WeakSet[Cluster] = WeakSet()
-_using_clusters = threading.Lock()
-"""A set that another thread changes cannot be iterated."""
+_clusters_lock = threading.Lock()
+"""Protects `_clusters`: a set cannot be iterated while another thread changes it."""
 
 
 def clusters_of_this_process() -> list[Cluster]:
-    """Return all clusters that this process has made and still uses, whatever their state."""
-    with _using_clusters:
+    """Return all clusters that this process has created and still references, in any state."""
+    with _clusters_lock:
         return list(_clusters)
 
 
 class Cluster(Measurements):
-    """Ranks that run cells together.
+    """A group of ranks that run cells together.
 
     Use it as a context manager, or call `start` and `stop`.
 
@@ -57,9 +60,9 @@ class Cluster(Measurements):
         A file with the private key for all hosts that do not name one.
     launcher
         How ranks are started: ``"local"``, ``"ssh"`` (the default with `hosts`), ``"mpi"`` (Open
-        MPI's mpiexec), ``"slurm"``, or ``"existing"`` (see `from_profile`). Slurm uses the
-        allocation of this process (``SLURM_JOB_ID``), by default with all tasks of its step; it
-        requests a new one outside of one, or if `job` is given.
+        MPI's mpiexec), ``"slurm"``, or ``"existing"`` (see `from_profile`). ``"slurm"`` uses the
+        allocation of this process (``SLURM_JOB_ID``), by default with all tasks of its step.
+        Outside of an allocation, or if `job` is given, it requests a new allocation.
     mpi_args
         Further arguments of mpiexec, as text, such as ``"--bind-to core"``.
     backend
@@ -86,8 +89,8 @@ class Cluster(Measurements):
         A new allocation of Slurm: `partition`, `time`, `nodes`, `account`, `qos`,
         `constraint`, `cpus_per_task` and `gpus_per_task` as options of sbatch; `sbatch`,
         further arguments in one text; `queue_timeout`, how long to wait in the queue
-        (``"10m"``, or seconds), by default until it starts. Or the cluster of ipyparallel whose
-        engines are used: `profile` or `connection_file`.
+        (``"10m"``, or seconds), by default until it starts. Or the cluster of ipyparallel that has
+        the engines: `profile` or `connection_file`.
 
     Attributes
     ----------
@@ -97,6 +100,17 @@ class Cluster(Measurements):
         A short name that is shown to users.
     fabric
         The fabric's latency and bandwidth as `calibrate` has measured them, or None.
+
+    Examples
+    --------
+    >>> cluster = Cluster(2)
+    >>> cluster.state, cluster.n
+    ('stopped', 2)
+
+    Start it, train on it, and stop it:
+
+    >>> with Cluster(2) as cluster:  # doctest: +SKIP
+    ...     cluster.run("train(model)")
     """
 
     def __init__(
@@ -143,10 +157,10 @@ class Cluster(Measurements):
     ) -> Cluster:
         """Return a cluster whose ranks run where engines of ipyparallel run.
 
-        `start` waits until n of them are registered, or the first, for `start_timeout_s`, and
-        until they have no other work. Each rank gets the cores, GPUs and variables of an engine,
-        in a process of its own: it can be replaced, and `stop` leaves engines and controller as
-        they were. A VM is lost when the last of its engines has ended.
+        `start` waits up to `start_timeout_s` until n engines are registered (the first engine if n
+        is None), and until they have no other work. Each rank gets the cores, GPUs and environment
+        variables of an engine, in a process of its own. So it can be replaced, and `stop` leaves
+        engines and controller as they were. A VM is lost when the last of its engines has ended.
 
         Parameters
         ----------
@@ -163,9 +177,9 @@ class Cluster(Measurements):
     def from_file(
         cls, file: str | os.PathLike[str], n: int | None = None, **options: Any
     ) -> Cluster:
-        """Do as `from_profile` with the connection file of a controller.
+        """Return a cluster as `from_profile` does, for the controller of a connection file.
 
-        `file` is its ``ipcontroller-client.json``.
+        `file` is the controller's ``ipcontroller-client.json``.
         """
         return cls(n, launcher="existing", connection_file=str(file), **options)
 
@@ -174,18 +188,18 @@ class Cluster(Measurements):
         self.name = name
         self.fabric: FittedFabric | None = None
         self._state = ClusterState(name, options)
-        with _using_clusters:
+        with _clusters_lock:
             _clusters.add(self)
         self._cells = CellQueue(self._state, first_cell)
-        own = ref(self)
-        self._conclusions = LatestTask(lambda: Cluster.after_cell(own()))
+        weak_self = ref(self)
+        self._conclusions = LatestTask(lambda: Cluster.after_cell(weak_self()))
 
     @property
     def state(self) -> str:
         """Return the state of the cluster.
 
-        ``"stopped"``, ``"starting"``, ``"ready"``, ``"running"``, ``"stopping"``, or
-        ``"failed"``: no cell can run until the ranks are restarted or resized.
+        It is ``"stopped"``, ``"starting"``, ``"ready"``, ``"running"``, ``"stopping"`` or
+        ``"failed"``. In ``"failed"``, no cell can run until the ranks are restarted or resized.
         """
         return self._state.state_now()[0]
 
@@ -213,14 +227,15 @@ class Cluster(Measurements):
 
     @property
     def preflight(self) -> Preflight | None:
-        """What was found on the VMs before their ranks were started; None on this machine."""
+        """The findings about the VMs before their ranks were started; None on this machine."""
         return self._state.processes.agents.preflight
 
     @property
     def description(self) -> str:
-        """How the cluster runs, a line each, as far as its backend and launcher have a choice.
+        """A description of how the cluster runs, with a line for each choice.
 
-        What connects Horovod's ranks (Gloo or MPI); Slurm's job, partition, nodes and time left.
+        The lines name what connects Horovod's ranks (Gloo or MPI), and Slurm's job, partition,
+        nodes and remaining time.
         """
         controller = self._state.processes.engines.backend.controller
         lines = [f"{controller} connects Horovod's ranks."] if controller else []
@@ -260,14 +275,14 @@ class Cluster(Measurements):
     def attach(cls, name: str | None = None) -> Cluster:
         """Attach to a cluster that a previous kernel started with `keep`.
 
-        The ranks' variables are kept, and the timings of all cells that ended before that kernel
-        did. Waits for a cell that still runs; an interrupt ends the cell. If a VM was lost
-        meanwhile, the cluster is ``"failed"`` until `restart` or `resize`.
+        The ranks' variables are kept, and so are the timings of all cells that ended before that
+        kernel did. If a cell still runs, wait for it; an interrupt ends the cell. If a VM was lost
+        in the meantime, the cluster is ``"failed"`` until `restart` or `resize`.
 
         Parameters
         ----------
         name
-            ``cluster.name``; not needed if only one is kept.
+            ``cluster.name``; not needed if only one cluster is kept.
 
         Raises
         ------
@@ -276,21 +291,23 @@ class Cluster(Measurements):
         ClusterError
             This kernel is attached to it already.
         StartFailed
-            Its processes are gone.
+            Its processes have ended.
         """
         if name is not None and not isinstance(name, str):
             raise UsageError(f"attach {name!r}: not a name. Give that of a cluster, as text.")
         folder, saved = kept.find(name)
-        for own in clusters_of_this_process():
-            if own.name == saved["name"] and own.state != "stopped" and not own._state.forked:
+        for other in clusters_of_this_process():
+            is_same = other.name == saved["name"] and other.state != "stopped"
+            if is_same and not other._state.forked:
                 raise ClusterError(
-                    f"Cannot attach to {own.name}: this kernel is attached already. Use the Cluster"
-                    " object that it has, or restart the kernel and attach again; variables are "
-                    "kept."
+                    f"Cannot attach to {other.name}: this kernel is attached already. Use the "
+                    "Cluster object that it has, or restart the kernel and attach again; variables "
+                    "are kept."
                 )
+        _log.info("attaching to the kept cluster %s", saved["name"])
         cluster = cls.__new__(cls)
         try:
-            # cells are numbered after those of an earlier kernel
+            # the numbers of cells begin above those of an earlier kernel
             options = Options.from_plain(saved["options"])
             cluster._set_up(options, saved["name"], int(time.time()))
             recovery.attach(cluster._state, folder, saved)
@@ -305,13 +322,14 @@ class Cluster(Measurements):
     def stop(self) -> None:
         """Stop every process of the cluster; its timings are kept. May be called twice.
 
-        In a process that was forked from the cluster's, it does nothing.
+        A process that was forked from the cluster's process does nothing.
         """
         try:
-            self._conclusions.wait()  # it asks agents; if it takes too long, `verdict` computes it
+            # the conclusion asks agents; if it takes too long, `verdict` computes it later
+            self._conclusions.wait()
         finally:
             self._state.stop()
-        self._conclusions.wait()  # of a cell that the stop has ended
+        self._conclusions.wait()  # the stop may have ended a cell, which requests a conclusion
 
     def restart(self, ranks: Ranks = None) -> Cluster:
         """Replace the processes of some ranks; the others keep their variables.
@@ -324,12 +342,13 @@ class Cluster(Measurements):
         Parameters
         ----------
         ranks
-            Such as ``"0,2-3"``; by default those that are lost, or all where MPI connects them.
+            The ranks to replace, such as ``"0,2-3"``. The default is the lost ranks, or all ranks
+            if MPI connects them.
 
         Raises
         ------
         UsageError
-            No ranks were named, none is lost, and the ring is not broken; or ranks were
+            No ranks were named, no rank is lost, and the ring is not broken; or ranks were
             named after an interrupted change.
         StartFailed
             A VM does not answer, or a new process did not start.
@@ -338,7 +357,7 @@ class Cluster(Measurements):
         return self
 
     def resize(self, n: int | None = None) -> Cluster:
-        """Change the number of ranks between cells; those that stay keep their variables.
+        """Change the number of ranks between cells; the remaining ranks keep their variables.
 
         Parameters
         ----------
@@ -348,7 +367,8 @@ class Cluster(Measurements):
         Raises
         ------
         UsageError
-            The VMs have fewer slots, no rank would be left, or it is more than one machine runs.
+            The VMs have fewer slots, no rank would be left, or `n` is above the maximum for one
+            machine.
         StartFailed
             A new process did not start.
         """

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import gc
 import json
+import logging
 import os
 import re
 import shutil
@@ -31,7 +32,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 from workbench.cluster.holder import hold, release
 from workbench.cluster.launchers import refused_start
-from workbench.cluster.threads import interrupts_later
+from workbench.cluster.threads import defer_interrupts
 from workbench.errors import StartFailed
 from workbench.resources.process_registry import jupyter_folder
 from workbench.safefiles import make_private_folder
@@ -41,26 +42,29 @@ from workbench.wire.connection_file import wait_until_complete
 from workbench.wire.detached import Spawn, connect, exit_text, kill_group, log_tail, start
 from workbench.wire.kernel_socket import KernelSocket
 
+_log = logging.getLogger(__name__)
+
 _MODULE = "workbench.cluster.controller"
 STATE_FILE = "cluster.json"
-"""In the folder of a kept cluster: what another kernel needs to attach, keys included."""
+"""The file in the folder of a kept cluster from which another kernel attaches. It has keys."""
 _HEART_PERIOD_MS = 200
-"""ipyparallel's default is 3,000; an engine that connects gets heartbeats at once."""
+"""ipyparallel's default is 3,000. With a short period, a new engine soon gets heartbeats."""
 _HEART_MISSES = 10**9
-"""Never: a process or a VM that was suspended goes on, but ipyparallel would not use its engine
-again. Agents report when a rank has ended."""
+"""Effectively no limit. A process or a VM that was suspended continues later, but ipyparallel would
+not use its engine again. Agents report when a rank has ended."""
 _TERM_S = 1.0
 _LOG_LINES = 12
 _LOG_BYTES = 4096
-_REFUSED = re.compile(r"^\w*Error: \[Errno (\d+)\]")
-"""The last line of the controller's log after an error of the system."""
+_OS_ERROR = re.compile(r"^\w*Error: \[Errno (\d+)\]")
+"""Matches the last line of the controller's log after an error of the operating system."""
 _FOLDER_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 
 
 class ControllerProcess:
-    """Started by `start` or attached to by `attach`, ended by `stop`.
+    """The process of a controller: `start` or `attach` connects to it, and `stop` ends it.
 
-    `folder` is that of a running controller; None for a new one, which `start` creates.
+    `folder` is the folder of a running controller. None stands for a new controller; `start` then
+    creates its folder.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -75,14 +79,14 @@ class ControllerProcess:
     ) -> None:
         """Start the controller, which listens on `address` only.
 
-        It outlives this kernel by `keep_s` seconds; if that is None, it ends with the kernel.
-        `spawn` makes its process.
+        The controller outlives this kernel by `keep_s` seconds; if that is None, it ends with the
+        kernel. `spawn` starts its process.
         """
         self._folder = new_folder()
         parent = os.getpid() if keep_s is None else 0
         arguments = self._arguments(address, str(keep_s or 0.0), str(parent))
         try:
-            with interrupts_later():  # `stop` would not end a process that is not known
+            with defer_interrupts():  # `stop` only ends a process that is stored here
                 self._process, self._connection = start(
                     self._socket, _MODULE, arguments, self._log, spawn
                 )
@@ -90,6 +94,7 @@ class ControllerProcess:
                 self._connection.sendall(encode(Attach("")))
         except OSError as error:
             raise refused_start(error) from error
+        _log.info("started the controller, process %d, on %s", self._process.pid, address)
         hold(self.folder)
 
     def attach(self) -> None:
@@ -99,12 +104,13 @@ class ControllerProcess:
             self._connection.sendall(encode(Attach("")))
         except OSError as error:
             raise StartFailed(f"the ipyparallel controller is gone: {error}") from error
+        _log.info("attached to a controller that was kept")
         hold(self.folder)
         self._ready = True
 
     @property
     def folder(self) -> Path:
-        """The folder of the cluster, once there is one."""
+        """The folder of the cluster; it exists after `start`."""
         assert self._folder is not None
         return self._folder
 
@@ -118,7 +124,7 @@ class ControllerProcess:
 
     @property
     def client_file(self) -> Path:
-        """The file with which a client connects."""
+        """The connection file for clients."""
         return self.folder / "security" / "ipcontroller-client.json"
 
     def wait(self, timeout_s: float) -> dict[str, Any]:
@@ -141,7 +147,7 @@ class ControllerProcess:
     def check(self) -> None:
         """Raise `StartFailed` with the log if the controller has ended."""
         if self.ended:
-            if not self._ready and (number := self._refusal()) in _FOLDER_ERRORS:
+            if not self._ready and (number := self._write_error()) in _FOLDER_ERRORS:
                 raise StartFailed(
                     f"{self.folder.parent}: the ipyparallel controller cannot write there "
                     f"({os.strerror(number)}). Make room there, or set "
@@ -150,12 +156,12 @@ class ControllerProcess:
             when = "" if self._ready else " while it started"
             raise StartFailed(f"{self.ended}{when}; its log ends:\n{self._log_tail()}")
 
-    def _refusal(self) -> int:
-        """Return the number of the error when writing in the folder, or 0."""
-        logged = _REFUSED.search(self._log_tail().rpartition("\n")[2])
+    def _write_error(self) -> int:
+        """Return the number of the error that prevents writing in the folder, or 0."""
+        logged = _OS_ERROR.search(self._log_tail().rpartition("\n")[2])
         if logged:
             return int(logged[1])
-        try:  # a full disk has no space for the log either
+        try:  # on a full disk, the log may be empty too
             (self.folder / "probe").write_bytes(bytes(_LOG_BYTES))
         except OSError as error:
             return error.errno or 0
@@ -171,6 +177,7 @@ class ControllerProcess:
 
     def stop(self) -> None:
         """End the controller, and remove its folder."""
+        _log.debug("ending the controller")
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.sendall(encode(End()))
@@ -180,16 +187,17 @@ class ControllerProcess:
             try:
                 self._process.wait(_TERM_S)
             except subprocess.TimeoutExpired:
+                _log.info("the controller has not ended within %g s, killing it", _TERM_S)
                 self._process.kill()
                 self._process.wait()
         if self._leader is not None:
-            kill_group(self._leader)  # its children too
+            kill_group(self._leader)  # this includes the controller's children
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self.detach()
 
     def detach(self) -> None:
-        """Close the connection; the controller goes on for the next kernel."""
+        """Close the connection; the controller continues to run for the next kernel."""
         if self._connection is not None:
             self._connection.close()
             release(self.folder)
@@ -200,7 +208,8 @@ class ControllerProcess:
             return False
         try:
             self._connection.settimeout(wait_s)
-            while self._connection.recv(1 << 10):  # only a notice that this kernel was replaced
+            # the controller only sends a notice that another kernel has replaced this one
+            while self._connection.recv(1 << 10):
                 continue
         except (BlockingIOError, TimeoutError):
             return False
@@ -230,9 +239,9 @@ def runtime_folder() -> Path:
 
 
 def new_folder() -> Path:
-    """Return a new folder that only this user can read: it will hold keys.
+    """Create a folder that only this user can read, because it will have keys; return its path.
 
-    Raise `StartFailed` if it cannot be made.
+    Raise `StartFailed` if it cannot be created.
     """
     runtime = runtime_folder()
     try:
@@ -247,18 +256,18 @@ def new_folder() -> Path:
 
 _PERIOD_S = 0.25
 _ENGINES_END_S = 0.75
-"""Engines check for their parent this often, and write in the folder until they end."""
+"""Engines check for their parent at this interval, and write in the folder until they end."""
 
 
 def main() -> None:
     """Run until stopped; remove the cluster's folder with its keys if the kernel has ended."""
     kernel = KernelSocket(float(sys.argv.pop(1)), int(sys.argv.pop(1)) or None)
     folder = sys.argv.pop(1)
-    os.environ["IPYTHONDIR"] = folder  # what ipyparallel writes there is removed with the folder
+    os.environ["IPYTHONDIR"] = folder  # ipyparallel's files are then removed with the folder
     threading.Thread(
-        target=_follow, args=(kernel, folder), name="workbench-kernel", daemon=True
+        target=_follow_kernel, args=(kernel, folder), name="workbench-kernel", daemon=True
     ).start()
-    gc.disable()  # all that is imported is kept
+    gc.disable()  # imported objects stay, so that a collection would free nothing
     from ipyparallel import util
     from ipyparallel.controller import app, heartmonitor
     from tornado.ioloop import IOLoop
@@ -267,7 +276,7 @@ def main() -> None:
 
     gc.enable()
     heartmonitor.HeartMonitor = HeartMonitor
-    app.time = SimpleNamespace(sleep=lambda _: None)  # 0.25 s, in which nothing else starts
+    app.time = SimpleNamespace(sleep=lambda _: None)  # the app sleeps 0.25 s during its start
     IOLoop.time = _loop_time  # type: ignore[method-assign]
     util.select_random_ports = _reserve_ports
     app.Process = _HeartMonitorThread
@@ -277,9 +286,10 @@ def main() -> None:
 def _loop_time(self: Any) -> float:  # noqa: ARG001 - in the place of a method
     """Return the time of Tornado's timers.
 
-    Tornado uses the wall clock: after that was set back, timers would stop for as long, those of
-    the heart monitor too, without which no rank can join. The time limits of ipyparallel's
-    load-balanced tasks, which no cell uses, are given in wall-clock time and no longer apply.
+    Tornado uses the wall clock. If that is set back, timers stop for as long. This would include
+    the timers of the heart monitor, and no rank can join without them. The time limits of
+    ipyparallel's load-balanced tasks are given in wall-clock time and no longer apply; no cell uses
+    such tasks.
     """
     return time.monotonic()
 
@@ -290,30 +300,31 @@ _reserved: list[socket.socket] = []
 def _reserve_ports(count: int) -> list[int]:
     """Return free ports that remain reserved until this process ends.
 
-    ipyparallel's own function releases the ports, and binds them up to half a second later: in
-    the meantime any process on this machine can be given one of them.
+    ipyparallel's own function releases the ports, and binds them up to half a second later. In
+    the meantime, the system can assign one of them to any process on this machine.
     """
-    new = []
+    sockets = []
     for _ in range(count):
-        new.append(socket.socket())
-        new[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that zmq can bind it too
-        new[-1].bind(("", 0))
-    _reserved.extend(new)
-    return [reserved.getsockname()[1] for reserved in new]
+        sockets.append(socket.socket())
+        # with this option, zmq can bind the port too
+        sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sockets[-1].bind(("", 0))
+    _reserved.extend(sockets)
+    return [reserved.getsockname()[1] for reserved in sockets]
 
 
 class _HeartMonitorThread(threading.Thread):
     """Replaces the process of ipyparallel's heart monitor.
 
-    No rank can join without the heart monitor, and nothing would notice if its process was killed.
+    No rank can join without the heart monitor, and no other process would notice if it was killed.
     """
 
     def terminate(self) -> None:
         """Do nothing: a daemon thread ends with its process."""
 
 
-def _follow(kernel: KernelSocket, folder: str) -> None:
-    """End when the kernel says so, or clean up and end if the kernel has ended."""
+def _follow_kernel(kernel: KernelSocket, folder: str) -> None:
+    """End this process on the kernel's order; if the kernel has ended, also clean up."""
     ended = End() in kernel.receive(_PERIOD_S)
     while not ended and not kernel.abandoned:
         ended = End() in kernel.receive(_PERIOD_S)

@@ -1,4 +1,4 @@
-"""Durations as users write them."""
+"""Parse durations as users write them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,25 @@ def parse_duration(value: str | float, name: str) -> float:
     Parameters
     ----------
     value
-        Such as ``"30m"``, ``"90s"``, ``"1h30m"``, ``"500ms"``, or a number of seconds.
+        A text such as ``"30m"``, ``"90s"``, ``"1h30m"`` or ``"500ms"``, or a number of seconds.
     name
         The name of the option, for errors.
 
     Raises
     ------
     UsageError
-        It is not a duration, or not above 0.
+        The value is not a duration, or not above 0.
+
+    Examples
+    --------
+    >>> parse_duration("1h30m", "timeout")
+    5400.0
+    >>> parse_duration(2.5, "timeout")
+    2.5
+    >>> parse_duration("soon", "timeout")
+    Traceback (most recent call last):
+    ...
+    workbench.errors.UsageError: timeout='soon': not a duration. Write seconds, or a time ...
     """
     seconds = _seconds(value)
     if seconds is None:

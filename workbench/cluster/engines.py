@@ -1,7 +1,8 @@
-"""The engines of a cluster as ranks of a ring, which can be replaced and resized."""
+"""Run the engines of a cluster as ranks of a ring, which can be replaced and resized."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
@@ -23,24 +24,26 @@ if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.wire import Inbox, Message
 
+_log = logging.getLogger(__name__)
+
 _POLL_S = 0.05
 _LEAVE_S = 3.0
-"""How long a rank that will be replaced may take to answer."""
+"""Time limit for an answer of a rank that will be replaced."""
 _GIVE_UP_S = 10.0
-"""How long a rank may take to give up a ring that could not be formed, on a busy machine."""
+"""Time limit for a rank to give up a ring that could not be formed, on a busy machine."""
 
 
 class Engines:
-    """The ipyparallel engines that are ranks: call `connect`, then `start` or `restore`.
+    """The ipyparallel engines that are ranks; call `connect`, then `start` or `restore`.
 
     Parameters
     ----------
     name
-        The cluster's name, with which samplers find its ranks.
+        The cluster's name. Samplers find its ranks by this name.
     timings
         Returns the receiver of the ranks' records.
     changing
-        Called before each step of a change of the ranks: saves the state, so that another
+        Called before each step of a change of the ranks. It saves the state, so that another
         kernel can finish the change.
 
     Attributes
@@ -84,11 +87,12 @@ class Engines:
 
     @property
     def ranks(self) -> list[RankInfo]:
-        """What users see of the ranks; empty before the start."""
+        """The ranks as users see them; empty before the start."""
         reported = self.backend.transports
+        infos = [member.info for member in self.members]
         return [
-            replace(one.info, transport=", ".join(map(str, reported.get(one.info.rank, ()))))
-            for one in self.members
+            replace(info, transport=", ".join(map(str, reported.get(info.rank, ()))))
+            for info in infos
         ]
 
     # start and stop
@@ -96,7 +100,7 @@ class Engines:
     def connect(self, connection: dict[str, Any]) -> None:
         """Connect to the controller; raise `StartFailed` if it does not answer.
 
-        `connection` says how an engine connects to it.
+        `connection` says how an engine connects to the controller.
         """
         self._connection = connection
         self._calls.connect()
@@ -108,7 +112,7 @@ class Engines:
         """
         if lost := self._agents.lost():
             raise StartFailed("; ".join(lost.values()))
-        self._admit(self._launch(free_places(self._agents, [], n)))
+        self._join(self._launch(free_places(self._agents, [], n)))
 
     def to_saved(self) -> dict[str, Any]:
         """Return plain values for `restore`."""
@@ -121,33 +125,38 @@ class Engines:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Connect to the ranks that an earlier kernel has saved, perhaps during a change."""
+        """Connect to the ranks of an earlier kernel, which may have saved them during a change."""
         self.members.restore(saved["members"])
         self.connect(saved["connection"])
         self.backend.controller = saved["controller"]
         self.backend.transports = transports_from_plain(saved.get("transports", {}))
         if (wanted := saved.get("wanted")) is None:
             return
-        self.wanted, self.renumbered, self.backend.ring_broken = int(wanted), True, True
+        _log.info("an earlier kernel has not finished a change of the ranks to %s ranks", wanted)
+        self.wanted = int(wanted)
+        self.renumbered = True
+        self.backend.ring_broken = True
         lost = self.members.lost()
         kept = {member.place for member in self.members if member.info.rank not in lost}
         slots = enumerate(self._agents.slots)
         every = {Place(vm, slot) for vm, count in slots for slot in range(max(count, int(wanted)))}
-        self._agents.stop(every - kept)  # processes that the change has started
+        self._agents.stop(every - kept)  # the unfinished change may have started these processes
 
     def close(self) -> None:
-        """Disconnect from the engines, which go on."""
+        """Disconnect from the engines, which continue to run."""
         self.backend.close_rendezvous()
         self._calls.close()
 
     # change of the ranks
 
-    def reform(self, report: Callable[[str], None] = lambda _: None) -> None:
-        """Leave the ring, and form a new one; variables are kept.
+    def rebuild_ring(self, report: Callable[[str], None] = lambda _: None) -> None:
+        """Leave the ring, and form a new ring; variables are kept.
 
-        `report` is called with one line before each further try.
+        `report` is called with one line before each further attempt.
         """
-        if self.backend.ring_broken and (silent := self.still_busy(_GIVE_UP_S)):
+        began = time.monotonic()
+        _log.info("rebuilding the ring of %d ranks", len(self.members))
+        if self.backend.ring_broken and (silent := self.busy_ranks(_GIVE_UP_S)):
             raise StartFailed(
                 f"{phrase(silent, 'does', 'do')} not answer",
                 cure=f"replace {'it' if len(silent) == 1 else 'them'} with %cluster restart "
@@ -156,10 +165,11 @@ class Engines:
         self.backend.shutdown_ring()
         self.backend.init_ring(report)
         self.members.ring_formed()
+        _log.info("the ring was rebuilt in %.1f s", time.monotonic() - began)
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks answer, and none is missing after a change; they may lack a ring."""
+        """Whether all ranks answer and no change is unfinished; the ring may still be missing."""
         return self.wanted is None and not self.members.lost()
 
     def restart(self, ranks: Iterable[int]) -> None:
@@ -168,7 +178,8 @@ class Engines:
         A lost VM is used again. Raise `StartFailed` if it does not answer, or a new process did not
         start.
         """
-        chosen, members = sorted(set(ranks)), self.members
+        chosen = sorted(set(ranks))
+        members = self.members
         if self.backend.controller == "MPI":
             every = len(chosen) == len(members)
             self._replace_all("" if every else f"restart {phrase(chosen)} alone")
@@ -184,7 +195,7 @@ class Engines:
             vm = members[rank].vm
             if vm in lost:
                 try:
-                    self._agents.revive(vm)
+                    self._agents.restart_agent(vm)
                 except StartFailed as error:
                     if type(error) is not StartFailed:  # the backend says what to do
                         raise
@@ -192,13 +203,13 @@ class Engines:
                         f"Cannot restart rank {rank}: {lost[vm]}; at the next try: {error.cause}",
                         cure="go on without that VM with %cluster resize",
                     ) from error
-        places = [members[rank].place for rank in chosen]
-        self._regroup([member for member in members if member.info.rank not in chosen], places)
+        vm_slots = [members[rank].place for rank in chosen]
+        self._regroup([member for member in members if member.info.rank not in chosen], vm_slots)
 
     def resize(self, n: int | None) -> None:
         """Change the number of ranks to `n`; the first that answer remain, with their variables.
 
-        None removes the lost ranks, and starts none.
+        If `n` is None, remove the lost ranks and start no others.
         """
         if self.backend.controller == "MPI":
             same = n == (self.wanted or len(self.members))
@@ -215,13 +226,17 @@ class Engines:
         kept = alive[:wanted]
         self._regroup(kept, free_places(self._agents, kept, wanted - len(kept)))
 
-    def _replace_all(self, refused: str) -> None:
-        """Replace agents and ranks, for a new MPI job; raise `UsageError` if that is `refused`."""
-        if refused:
+    def _replace_all(self, refused_change: str) -> None:
+        """Replace all agents and ranks, for a new MPI job.
+
+        Raise `UsageError` if `refused_change` describes a change that MPI does not allow.
+        """
+        if refused_change:
             raise UsageError(
-                f"Cannot {refused}: MPI connects the ranks, and accepts no new process. Replace "
-                "all with %cluster restart, or start another cluster."
+                f"Cannot {refused_change}: MPI connects the ranks, and accepts no new process. "
+                "Replace all with %cluster restart, or start another cluster."
             )
+        _log.info("replacing all ranks, which need a new MPI job")
         self.wanted = sum(self._agents.slots)
         self._changing()
         self.renumbered = True
@@ -232,9 +247,10 @@ class Engines:
         self._agents.wait_until_loaded()
         self.start(self.wanted)
 
-    def _regroup(self, kept: list[Member], places: list[Place]) -> None:
+    def _regroup(self, kept: list[Member], vm_slots: list[Place]) -> None:
         """Form a ring of the remaining and of new ranks, in the order of VMs and slots."""
-        self.wanted = len(kept) + len(places)
+        _log.info("keeping %d ranks and starting %d", len(kept), len(vm_slots))
+        self.wanted = len(kept) + len(vm_slots)
         try:
             self._changing()
         except StartFailed:
@@ -242,13 +258,13 @@ class Engines:
                 self.wanted = None
             raise
         leaving = [member for member in self.members if member not in kept]
-        # a suspended process (SIGSTOP) cannot leave the ring: the others break it
-        lost = set(self.members.lost()) | set(self.still_busy(_LEAVE_S, leaving))
-        # all leave the ring before one ends, for which the others would wait
+        # a suspended process (SIGSTOP) cannot leave the ring, so the others break it
+        lost = set(self.members.lost()) | set(self.busy_ranks(_LEAVE_S, leaving))
+        # all ranks leave the ring before a process ends, because the others would wait for it
         answering = [info.rank for info in self.ranks if info.rank not in lost]
         try:
             self.backend.shutdown_ring(answering, peer_lost=bool(lost))
-        except StartFailed:  # one that ends need not leave, such as a rank without memory
+        except StartFailed:  # a rank that ends need not leave, such as a rank without memory
             staying = {member.info.rank for member in kept}.intersection(answering)
             if len(staying) == len(answering) or self.interrupted.is_set():
                 raise
@@ -256,55 +272,61 @@ class Engines:
         self._agents.stop([member.place for member in leaving])
         self.members.replace(kept)
         self.renumbered = True
-        self._admit([*kept, *(self._launch(places) if places else [])])
+        self._join([*kept, *(self._launch(vm_slots) if vm_slots else [])])
 
-    def _launch(self, places: list[Place]) -> list[Member]:
-        """Start a process in each place; return them, not numbered yet, when all are ready.
+    def _launch(self, vm_slots: list[Place]) -> list[Member]:
+        """Start a process in each slot; return the members, without numbers, when all are ready.
 
-        If one did not start, end the others, and raise `StartFailed`.
+        If a process did not start, end the others, and raise `StartFailed`.
         """
 
         def records(vm: int) -> Address:
             return self._timings().address_for(of_vm(vm))
 
         try:
-            known, start = self._calls.engines, self._agents.start
-            plans = {place: start(place, self._connection, records) for place in places}
-            greetings = self._calls.greet_new(known, self._agents.wait_until_started(places))
+            earlier_engines = self._calls.engines
+            start = self._agents.start
+            plans = {vm_slot: start(vm_slot, self._connection, records) for vm_slot in vm_slots}
+            processes = self._agents.wait_until_started(vm_slots)
+            greetings = self._calls.wait_for_greetings(earlier_engines, processes)
         except BaseException:
-            self._agents.stop(places)  # they are in no ring, and must not remain
+            self._agents.stop(vm_slots)  # the processes are in no ring, and must not remain
             raise
         members = []
         for engine, hello in greetings.items():
             vm, slot = map(int, hello.place.split(":"))
-            plan, name = plans[Place(vm, slot)], self._agents.all[vm].name
+            plan = plans[Place(vm, slot)]
+            name = self._agents.all[vm].name
             info = RankInfo(
                 0, name, hello.pid, plan.gpu, plan.numa, plan.nic, "ready", hello.threads
             )
             members.append(Member(vm, slot, engine, info))
         return members
 
-    def _admit(self, members: list[Member]) -> None:
+    def _join(self, members: list[Member]) -> None:
         """Number the members as ranks, connect them to this kernel, and form the ring."""
         self.members.replace(sorted(members, key=lambda member: member.place))
         assert self.inbox is not None
-        timings, n = self._timings(), len(self.members)
+        timings = self._timings()
+        n = len(self.members)
         timings.begin_ring()
         rest = (n, self._name, self._agents.options.backend)
-        given = [(self.inbox.address_for(r), timings.address_for(r), *rest) for r in range(n)]
+        arguments = [(self.inbox.address_for(r), timings.address_for(r), *rest) for r in range(n)]
         self._changing()  # another kernel needs the new keys
-        self.call("join", given)
-        self.wanted, self.renumbered = None, False
+        self.call("join", arguments)
+        self.wanted = None
+        self.renumbered = False
         self.backend.init_ring()
         self.members.ring_formed()
+        _log.info("%s: %d ranks have formed a ring", self._name, n)
 
-    # what the backend uses
+    # the interface for backends
 
     @property
     def places(self) -> list[tuple[int, str]]:
         """The number of each rank's VM, and its interface, empty if the VM is lost; by rank."""
         interfaces = {vm: link.interface for vm, link in self._agents.links.items()}
-        return [(one.vm, interfaces.get(one.vm, "")) for one in self.members]
+        return [(member.vm, interfaces.get(member.vm, "")) for member in self.members]
 
     def call(
         self,
@@ -314,7 +336,7 @@ class Engines:
         ranks: list[int] | None = None,
         **options: Any,
     ) -> list[Any]:
-        """Call a function of `workbench.rank.session` on some ranks, or all; return the results."""
+        """Call a function of `workbench.rank.session` on some or all ranks; return the results."""
         chosen = [member for member in self.members if ranks is None or member.info.rank in ranks]
         return self._calls.call(name, chosen, arguments or [()] * len(chosen), **options)
 
@@ -325,18 +347,21 @@ class Engines:
         if self.inbox is not None:
             self.inbox.send(rank, message)
 
-    # while they run
+    # while the ranks run
 
-    def begin(self, rank: int, name: str, *given: Any) -> Future[Any]:
+    def begin(self, rank: int, name: str, *arguments: Any) -> Future[Any]:
         """Call a function of `workbench.rank.session` on a rank; return a future of the result."""
-        return self._calls.begin(self.members[rank].engine, name, *given)
+        return self._calls.begin(self.members[rank].engine, name, *arguments)
 
-    def still_busy(self, limit_s: float, members: Iterable[Member] | None = None) -> list[int]:
-        """Return which of some or all ranks are not idle within `limit_s` seconds."""
+    def busy_ranks(self, limit_s: float, members: Iterable[Member] | None = None) -> list[int]:
+        """Return the ranks that are not idle within `limit_s` seconds.
+
+        `members` limits the question to some ranks. Lost ranks are not busy.
+        """
         lost = self.members.lost
-        gone = lost()
+        lost_before = lost()
         chosen = [member.info.rank for member in (self.members if members is None else members)]
-        calls = {rank: self.begin(rank, "idle") for rank in chosen if rank not in gone}
+        calls = {rank: self.begin(rank, "idle") for rank in chosen if rank not in lost_before}
         deadline = time.monotonic() + limit_s
         for rank, call in calls.items():
             while not wait([call], _POLL_S).done and time.monotonic() < deadline:

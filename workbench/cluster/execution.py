@@ -13,12 +13,12 @@ from workbench.cluster.cell_run import CellRun
 from workbench.cluster.durations import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses
-from workbench.cluster.recovery import use_again
+from workbench.cluster.recovery import reinstate_ranks
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import (
     LatestTask,
+    defer_interrupts,
     in_background,
-    interrupts_later,
     uninterrupted,
 )
 from workbench.cluster.transfer import Transfer, check_pushed, load_pulled
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class Execution:
-    """What a cluster runs on its ranks, in the order of the calls: cells, push and pull.
+    """Runs cells, pushes and pulls on a cluster's ranks, in the order of the calls.
 
     A base class of `Cluster`.
     """
 
     after_cell: ClassVar[Callable[[Any], None]] = staticmethod(lambda _: None)
-    """Called in a thread after a recorded cell, with the cluster, or None if that is gone.
+    """Called in a thread after a recorded cell, with the cluster, or None if it was deleted.
 
     `workbench.Cluster` and ``%load_ext workbench`` set it, because this package does not import the
     advisor. A script with only ``from workbench.cluster import Cluster`` stores no verdict."""
@@ -54,7 +54,7 @@ class Execution:
 
     @property
     def transports(self) -> dict[int, tuple[Transport, ...]]:
-        """How the collectives of each rank are carried, as its libraries last reported it."""
+        """The transports of each rank's collectives, as its libraries last reported them."""
         return dict(self._state.processes.engines.backend.transports)
 
     def run(
@@ -72,21 +72,27 @@ class Execution:
         source
             A notebook cell's text, IPython's magics included.
         ranks
-            Such as ``"0,2-3"``; all by default.
+            The ranks, such as ``"0,2-3"``; all by default.
         timeout
-            The ranks are interrupted after this time: seconds, or such as ``"5m"``.
+            The ranks are interrupted after this time: seconds, or a text such as ``"5m"``.
         sink
-            Where the output goes; by default to standard output.
+            Receives the output; by default it goes to standard output.
 
         Raises
         ------
         RanksFailed
-            It raised on some ranks; the others were freed.
+            The cell raised on some ranks; the others were freed.
         CellTimeout, CellInterrupted
-            It was stopped. The ranks are free again, or the message names those that still
-            run it; the cluster is ready again when they end.
+            The cell was stopped. The ranks are free again, or the message names the ranks that
+            still run it; the cluster is ready again when they end.
         ClusterStopped
-            The cluster was not started, or is gone.
+            The cluster was not started, or has ended.
+
+        Examples
+        --------
+        >>> result = cluster.run("rank * 2")  # doctest: +SKIP
+        >>> result.values  # doctest: +SKIP
+        {0: 0, 1: 2}
         """
         run = self._cells.latest = self._cells.submit(source, ranks, timeout, sink)
         try:
@@ -102,12 +108,12 @@ class Execution:
         *,
         sink: Sink | None = None,
     ) -> BackgroundRun:
-        """Do as `run` does, but return a future of the result immediately.
+        """Run `source` as `run` does, but return a future of the result immediately.
 
         Cells run one after the other, in the order of the calls. The future's
         ``interrupt()`` stops this one.
         """
-        with interrupts_later():  # an unused ticket would block all later cells
+        with defer_interrupts():  # an unused ticket would block all later cells
             run = self._cells.latest = self._cells.submit(source, ranks, timeout, sink)
             ticket = self._state.turns.ticket()
             future = BackgroundRun(partial(self._cells.interrupt, run))
@@ -116,7 +122,7 @@ class Execution:
             return future
 
     def _conclude(self, run: CellRun) -> None:
-        """Have the verdict of a cell computed in a thread, if the cell was recorded."""
+        """Schedule the verdict of a recorded cell in the background."""
         if any(run.records.values()):
             self._conclusions.request()
 
@@ -124,8 +130,8 @@ class Execution:
         """Stop the running cell, as the stop button does; return its ranks immediately.
 
         May be called from any thread. The call that waits for the cell raises
-        `CellInterrupted`; variables are kept, and queued cells run next. A second call hurries
-        the ranks.
+        `CellInterrupted`; variables are kept, and queued cells run next. A second call frees the
+        waiting ranks earlier.
 
         Raises
         ------
@@ -139,8 +145,8 @@ class Execution:
         """Whether the iterations and collectives of the next cell are recorded.
 
         It can be set between cells. A cell that is not recorded runs without any hook or reader
-        of this package. Its ranks report a collective that takes long up to ten seconds later,
-        because it is not known when they began to wait.
+        of this package. Its ranks report a long collective up to ten seconds later, because the
+        begin of the wait is unknown.
         """
         return self._state.timings.recording
 
@@ -151,58 +157,65 @@ class Execution:
         self._cells.record(on=on)
 
     def sample_lines(self, seconds: str | float = 3.0) -> bool:
-        """Sample the lines of Python at which iterations are in no phase, for `explain`.
+        """Sample the lines of Python that run while an iteration is in no phase, for `explain`.
 
-        While a cell runs, this returns after `seconds`. Otherwise all of the next cell is
-        sampled. Return whether the running cell was sampled, and not the next one.
+        While a cell runs, sample it and return after `seconds`. Otherwise sample all of the next
+        cell. Return whether the running cell was sampled.
 
         Raises
         ------
         UsageError
-            The cell is not recorded, or `seconds` is neither a number nor such as ``"5s"``.
+            The cell is not recorded, or `seconds` is neither a number nor a text such as ``"5s"``.
         ClusterStopped
-            The cluster was not started, or is gone.
+            The cluster was not started, or has ended.
         """
         return self._cells.sample_lines(parse_duration(seconds, "seconds"))
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a variable to `value` on every rank."""
-        _call("push", [name])
+        _describe("push", [name])
         self.push({name: value})
 
     def __getitem__(self, name: str) -> list[Any]:
-        """Return a variable's value from every rank, by rank."""
-        return [row[name] for row in self.pull([name]).values()]
+        """Return a variable's value from every rank, in the order of the ranks."""
+        return [values_by_name[name] for values_by_name in self.pull([name]).values()]
 
     def push(
         self, names: Mapping[str, Any], ranks: Ranks = None, *, timeout: str | float = 60.0
     ) -> None:
-        """Set variables on the ranks: on all of them, or on none if it fails.
+        """Set variables on the ranks: on all of them, or on none if the push fails.
 
-        Functions and classes of the notebook are sent with the values; such functions use the
-        ranks' variables. Waits for the cells that were queued before.
+        Functions and classes of the notebook are sent with the values. Such functions use the
+        ranks' variables. The push waits for the cells that were queued before.
 
         Parameters
         ----------
         names
             Values by name.
         ranks
-            Such as ``"0,2-3"``; all by default.
+            The ranks, such as ``"0,2-3"``; all by default.
         timeout
-            It fails after this time without progress: seconds, or such as ``"5m"``.
+            The push fails after this time without progress: seconds, or a text such as ``"5m"``.
 
         Raises
         ------
         UsageError
             A value cannot be pickled, or cannot be loaded on a rank.
         RanksFailed
-            A rank was lost meanwhile.
+            A rank was lost during the push.
         CellTimeout
             There was no progress for `timeout` seconds.
         ClusterStopped
-            The cluster was not started, or is gone.
+            The cluster was not started, or has ended.
+
+        Examples
+        --------
+        >>> cluster.push({"learning_rate": 0.1})  # doctest: +SKIP
+        >>> cluster.pull("learning_rate")  # doctest: +SKIP
+        {0: {'learning_rate': 0.1}, 1: {'learning_rate': 0.1}}
         """
-        chosen, timeout_s = self._state.parse_ranks(ranks), parse_duration(timeout, "timeout")
+        chosen = self._state.parse_ranks(ranks)
+        timeout_s = parse_duration(timeout, "timeout")
         if not isinstance(names, Mapping):
             raise UsageError(
                 f"push: values are of type {type(names).__name__}, and have no names. Give a dict "
@@ -210,18 +223,19 @@ class Execution:
             )
         if not names:
             return
-        what, names = _call("push", names), dict(names)
+        description = _describe("push", names)
+        names = dict(names)
         check_pushed(names, self._state.options.backend)
         try:
             payload = values.dump(names)
         except Exception:  # noqa: BLE001 - a user's class may raise anything
-            name, kind, why = values.find_unpicklable(names)
+            name, type_name, reason = values.find_unpicklable(names)
             raise UsageError(
-                f"{what}: {name!r} is of type {kind}, which cannot be pickled ({why}). "
-                "Push a picklable piece of it, or create it in a cell on the ranks."
+                f"{description}: {name!r} is of type {type_name}, which cannot be pickled "
+                f"({reason}). Push a picklable piece of it, or create it in a cell on the ranks."
             ) from None
-        with self._turn(what) as processes:
-            self._transfer(processes, chosen, what, timeout_s).push(payload, list(names))
+        with self._turn(description) as processes:
+            self._transfer(processes, chosen, description, timeout_s).push(payload, list(names))
 
     def pull(
         self, names: str | Iterable[str], ranks: Ranks = None, *, timeout: str | float = 60.0
@@ -229,8 +243,8 @@ class Execution:
         """Return the values of variables, by rank and name.
 
         A class that a cell has defined arrives with its value, unless this
-        notebook has a class of that name. A function keeps the variables of its rank:
-        it uses their values at the time of the call.
+        notebook has a class of that name. A function keeps the variables of its rank,
+        and uses their values at the time of the call.
 
         Parameters
         ----------
@@ -244,7 +258,8 @@ class Execution:
         RanksFailed, CellTimeout, ClusterStopped
             As for `push`.
         """
-        chosen, timeout_s = self._state.parse_ranks(ranks), parse_duration(timeout, "timeout")
+        chosen = self._state.parse_ranks(ranks)
+        timeout_s = parse_duration(timeout, "timeout")
         try:
             wanted = [names] if isinstance(names, str) else list(names)
         except TypeError:
@@ -253,44 +268,56 @@ class Execution:
             ) from None
         if not wanted:
             return {rank: {} for rank in chosen}
-        what = _call("pull", wanted)
-        with self._turn(what) as processes:
-            found = self._transfer(processes, chosen, what, timeout_s).pull(wanted)
+        description = _describe("pull", wanted)
+        with self._turn(description) as processes:
+            pulled = self._transfer(processes, chosen, description, timeout_s).pull(wanted)
         return {
-            rank: load_pulled(what, rank, wanted, payload, types)
-            for rank, (payload, types) in found.items()
+            rank: load_pulled(description, rank, wanted, payload, types)
+            for rank, (payload, types) in pulled.items()
         }
 
     def _transfer(
-        self, processes: ClusterProcesses, ranks: tuple[int, ...], what: str, timeout_s: float
+        self,
+        processes: ClusterProcesses,
+        ranks: tuple[int, ...],
+        description: str,
+        timeout_s: float,
     ) -> Transfer:
-        """Return a transfer; a rank that answers after it was given up is used again."""
-        state, backend = self._state, processes.engines.backend
+        """Return a transfer; a rank that answers after it was given up is reinstated."""
+        state = self._state
+        backend = processes.engines.backend
 
-        def late(rank: int) -> None:
-            in_background(lambda: use_again(state, processes, [rank], lambda: backend.ring_broken))
+        def reinstate(rank: int) -> None:
+            in_background(
+                lambda: reinstate_ranks(state, processes, [rank], lambda: backend.ring_broken)
+            )
 
-        return Transfer(processes, ranks, state.lost, what, timeout_s, late)
+        return Transfer(processes, ranks, state.lost, description, timeout_s, reinstate)
 
     @contextmanager
-    def _turn(self, what: str) -> Iterator[ClusterProcesses]:
+    def _turn(self, activity: str) -> Iterator[ClusterProcesses]:
         """Wait for the cells that were queued before; later cells wait for the body."""
         state = self._state
         state.usable()
-        with state.turns.held(what=what):
+        with state.turns.held(activity=activity):
             processes = state.usable()
-            before = state.state, state.message
-            state.begin(what)
+            before = (state.state, state.message)
+            state.begin(activity)
             try:
                 yield processes
-            finally:  # the previous state is `failed` without a ring
+            finally:  # without a ring, the previous state is `failed`
                 uninterrupted(lambda: state.settle(to=before))
 
 
-def _call(verb: str, names: Iterable[str]) -> str:
-    """Return a description such as ``"push x"``.
+def _describe(verb: str, names: Iterable[str]) -> str:
+    """Return a description of a transfer, such as ``"push x"``.
 
-    Raise `UsageError` for what is no variable's name.
+    Raise `UsageError` if a name is not a valid variable name.
+
+    Examples
+    --------
+    >>> _describe("push", ["x", "y"])
+    'push x y'
     """
     for name in names:
         if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):

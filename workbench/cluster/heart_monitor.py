@@ -1,6 +1,6 @@
-"""The heart monitor of ipyparallel's controller, which registers engines without delay.
+"""A heart monitor for ipyparallel's controller that registers engines without delay.
 
-ipyparallel's own registers an engine at the second heartbeat after it has connected.
+ipyparallel's own monitor registers an engine at the second heartbeat after it has connected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zmq.eventloop.zmqstream import ZMQStream
 
 _REPEAT_MS = 5
 _REPEAT_S = 2.0
-"""For how long heartbeats are repeated for an engine that does not answer."""
+"""Heartbeats are repeated for this time if an engine does not answer."""
 
 
 class HeartMonitor(heartmonitor.HeartMonitor):
@@ -32,7 +32,7 @@ class HeartMonitor(heartmonitor.HeartMonitor):
         self._events.on_recv(self._connected)
 
     def handle_pong(self, message: list[bytes]) -> None:
-        """Take an answer to a heartbeat."""
+        """Handle an answer to a heartbeat; register the engine if it is new."""
         super().handle_pong(message)
         new = self.responses.difference(self.hearts)
         if new:

@@ -1,4 +1,7 @@
-"""Which process is connected to a kept cluster, so that nobody else stops it: a small file."""
+"""Store in a small file which process is connected to a kept cluster.
+
+Other processes do not stop a cluster that has such a holder.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,31 @@ _MAX_BYTES = 4096
 
 
 def hold(folder: Path) -> None:
-    """Say that this process has the cluster of this folder now, in place of any other one."""
-    # A disk that is full does not end the cluster; its holder is then not known to others.
+    """Record this process as the holder of the cluster in this folder, instead of any other.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     hold(Path(name))
+    ...     is_held = holder(Path(name)) == os.getpid()
+    ...     release(Path(name))
+    ...     print(is_held, holder(Path(name)))
+    True None
+    """
+    # a full disk must not end the cluster; other processes then do not know the holder
     with contextlib.suppress(OSError):
         write_private(folder / _FILE, json.dumps(signature()))
 
 
 def release(folder: Path) -> None:
-    """Say that this process no longer has it, unless another one has attached since."""
+    """Remove this process as the holder, unless another process has attached since."""
     if _read(folder) == signature():
         (folder / _FILE).unlink(missing_ok=True)
 
 
 def holder(folder: Path) -> int | None:
-    """Return the id of the process that has it and runs; None if there is none."""
+    """Return the id of the running process that holds the cluster, or None."""
     return signed_by(_read(folder))
 
 

@@ -1,11 +1,12 @@
-"""Clusters that outlive their kernel: found by their state files, and stopped without a kernel.
+"""Find clusters that outlive their kernel by their state files, and stop them without a kernel.
 
-``python -m workbench.cluster.kept NAME`` stops one. The Jupyter server runs it, so that the
-libraries of a cluster are not loaded in the server.
+``python -m workbench.cluster.kept NAME`` stops a cluster. The Jupyter server runs this command, so
+that the libraries of a cluster are not loaded in the server.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -17,16 +18,23 @@ from workbench.errors import ClusterError, NoCluster, UsageError, WorkbenchError
 from workbench.safefiles import load_json, read_file
 from workbench.wire.detached import connect
 
+_log = logging.getLogger(__name__)
+
 _MAX_BYTES = 64 << 20
 _CONNECT_S = 1.0
-"""A process whose queue of connections is full may be stopped: it must not hold up the list."""
+"""Time limit, because a stopped process with a full queue of connections would block the list."""
 _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
 
 
 class KeptCluster(NamedTuple):
-    """What others may know of a kept cluster: nothing with which they could attach.
+    """A description of a kept cluster for others, who cannot attach with it.
 
-    `pid` is the process that has it, such as a kernel or a script; None if there is none.
+    `pid` is the process that holds the cluster, such as a kernel or a script, or None.
+
+    Examples
+    --------
+    >>> KeptCluster("local-1a2b", 2, ("vm1",), 1800.0, None).vms
+    ('vm1',)
     """
 
     name: str
@@ -43,7 +51,7 @@ def list_kept() -> list[KeptCluster]:
 
 def _describe(folder: Path, saved: dict[str, Any]) -> KeptCluster:
     members = saved["engines"].get("members")
-    infos = [one.get("info") for one in members] if isinstance(members, list) else []
+    infos = [member.get("info") for member in members] if isinstance(members, list) else []
     vms = [str(info["vm"]) for info in infos if isinstance(info, dict) and "vm" in info]
     keep_s = saved["options"].get("keep_s")
     seconds = float(keep_s) if isinstance(keep_s, int | float) else None
@@ -57,11 +65,11 @@ def stop_kept(name: str) -> None:
     Raises
     ------
     NoCluster
-        There is none of that name.
+        No kept cluster has that name.
     ClusterError
-        A process has it.
+        A process holds the cluster.
     StartFailed
-        Its processes do not answer.
+        The cluster's processes do not answer.
     """
     from workbench.cluster.options import Options
     from workbench.cluster.state import ClusterState
@@ -69,6 +77,7 @@ def stop_kept(name: str) -> None:
     folder, saved = find(name)
     if (pid := holder(folder)) is not None:
         raise ClusterError(f"{name}: in use by process {pid}. Stop it there, or end that process.")
+    _log.info("stopping the kept cluster %s", name)
     state = ClusterState(saved["name"], Options.from_plain(saved["options"]))
     processes = state.new_processes(folder)
     try:
@@ -83,34 +92,34 @@ def find(name: str | None) -> tuple[Path, dict[str, Any]]:
     Raises
     ------
     NoCluster
-        There is none, or none of that name.
+        There is no kept cluster, or none has that name.
     UsageError
-        There are several, and none was named.
+        There are several, and no name was given.
     """
-    found, damaged = running()
-    kept = {state["name"]: (folder, state) for folder, state in found}
+    clusters, damaged = running()
+    kept = {state["name"]: (folder, state) for folder, state in clusters}
     if name is not None and name in kept:
         return kept[name]
-    there = ", ".join(sorted(kept)) or "none"
+    names = ", ".join(sorted(kept)) or "none"
     if name is not None or not kept:
-        what = f"cluster {name!r}" if name else "a cluster"
+        target = f"cluster {name!r}" if name else "a cluster"
         if damaged:
             raise NoCluster(
-                f"Cannot attach to {what}: {damaged[0]} is damaged, and its cluster still runs. "
+                f"Cannot attach to {target}: {damaged[0]} is damaged, and its cluster still runs. "
                 "It ends when its time to be kept is over. Start another with %cluster start."
             )
         raise NoCluster(
-            f"Cannot attach to {what}: of the clusters that outlive their kernel, {there} runs. "
+            f"Cannot attach to {target}: of the clusters that outlive their kernel, {names} runs. "
             "Start one with %cluster start --keep 30m."
         )
     if len(kept) > 1:
-        raise UsageError(f"Cannot attach: several clusters run. Name one of {there}.")
+        raise UsageError(f"Cannot attach: several clusters run. Name one of {names}.")
     return next(iter(kept.values()))
 
 
 def running() -> tuple[list[tuple[Path, dict[str, Any]]], list[Path]]:
-    """Return the folders and states of all kept clusters, and the state files that are damaged."""
-    found: list[tuple[Path, dict[str, Any]]] = []
+    """Return the folders and states of all running kept clusters, and the damaged state files."""
+    clusters: list[tuple[Path, dict[str, Any]]] = []
     damaged: list[Path] = []
     for path in runtime_folder().glob(f"workbench-*/{STATE_FILE}"):
         try:
@@ -122,21 +131,22 @@ def running() -> tuple[list[tuple[Path, dict[str, Any]]], list[Path]]:
         )
         runs = _answers(path.parent / "controller.sock")
         if complete and runs:
-            found.append((path.parent, state))
-        elif complete:  # its processes were ended by a reboot or by SIGKILL
+            clusters.append((path.parent, state))
+        elif complete:  # a reboot or SIGKILL has ended its processes
+            _log.info("removing %s, the folder of a kept cluster that has ended", path.parent)
             shutil.rmtree(path.parent, ignore_errors=True)
         elif runs:
             damaged.append(path)
-    return found, damaged
+    return clusters, damaged
 
 
 def _answers(path: Path) -> bool:
-    """Return whether the controller listens there; a connection does not take it from a kernel."""
+    """Return whether the controller listens on this socket; connecting disturbs no kernel."""
     try:
         connect(path, _CONNECT_S).close()
     except (ConnectionRefusedError, FileNotFoundError):
         return False
-    except OSError:  # what it is cannot be known: its folder must not be removed
+    except OSError:  # the state is unknown, so that its folder must not be removed
         return path.exists()
     return True
 

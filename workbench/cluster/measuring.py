@@ -1,7 +1,8 @@
-"""What a cluster measures on its VMs and ranks: their use, the fabric, and what recording costs."""
+"""Measure a cluster's VMs and ranks: their use, the fabric, and the cost of recording."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import warnings
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
     from workbench.wire.cell_cost import CellCost
 
 
+_log = logging.getLogger(__name__)
+
+
 class Measurements(Execution):
-    """What a cluster measures on its VMs, and between the cells of the user on its ranks.
+    """Measurements on a cluster's VMs at any time, and on its ranks between the user's cells.
 
     The base class of `Cluster`.
     """
@@ -53,10 +57,12 @@ class Measurements(Execution):
         """The ranks in order."""
 
     def memory_bytes(self) -> dict[int, int]:
-        """Return the resident memory in bytes of each rank that runs, by rank."""
+        """Return the resident memory in bytes of each running rank, by rank."""
         sizes = memory_bytes(self.agents)
         members = self._state.processes.engines.members
-        return {one.info.rank: sizes[one.process] for one in members if one.process in sizes}
+        return {
+            member.info.rank: sizes[member.process] for member in members if member.process in sizes
+        }
 
     def logs(self) -> dict[str, str | Unknown]:
         """Return what this kernel, the agents and the ranks have logged, by process.
@@ -86,10 +92,10 @@ class Measurements(Execution):
     def bundle(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write an evidence bundle of the current state, also while a cell runs.
 
-        A zip file with the stacks of all ranks, their last 100 iterations, the collectives that
-        each has started, and of each VM the hardware, its use, findings, and the kernel's lines
-        about memory and GPUs; ``manifest.json`` says what is missing and why. A cell that fails or
-        hangs writes one by itself: `CellError.evidence`.
+        The bundle is a zip file. It has the stacks of all ranks, their last 100 iterations, and the
+        collectives that each rank has started. For each VM, it has the hardware, its use, findings,
+        and the kernel's lines about memory and GPUs. ``manifest.json`` says what is missing and
+        why. A cell that fails or hangs writes a bundle by itself: `CellError.evidence`.
 
         Parameters
         ----------
@@ -106,8 +112,8 @@ class Measurements(Execution):
     def attribute_names(self, path: str) -> tuple[str, ...]:
         """Return the names of the attributes of an object of rank 0, without running its code.
 
-        There are none while a cell runs, if the rank does not answer within half a second, or if
-        the object can only be found by running code, such as that of a property.
+        The result is empty while a cell runs, if the rank does not answer within half a second, or
+        if only running code finds the object, such as a property.
 
         Parameters
         ----------
@@ -119,10 +125,10 @@ class Measurements(Execution):
     def samples(self) -> dict[str, Sample | Unknown]:
         """Return the current use of each VM by its name, or `Unknown` with the reason.
 
-        All VMs are asked concurrently, and have five seconds; their ranks go on. Each VM has one
-        sampler, which ends ten seconds after the last call. Rates are averages since the
-        previous sample, so the first call has none; calls within half a second return the same
-        sample.
+        All VMs are asked concurrently, and have five seconds to answer; their ranks continue to
+        run. Each VM has one sampler, which ends ten seconds after the last call. Rates are averages
+        since the previous sample, so that the first call has no rates. Calls within half a second
+        return the same sample.
         """
         return samples(self.agents)
 
@@ -143,20 +149,20 @@ class Measurements(Execution):
     ) -> FittedFabric:
         """Measure the time of this cluster's allreduces by size, and keep it in `fabric`.
 
-        It is also stored, for later clusters of the same VMs, ranks, backend and transport.
+        The result is also stored, for later clusters of the same VMs, ranks, backend and transport.
 
         Parameters
         ----------
         timeout
-            The ranks are interrupted after this time: seconds, or such as ``"5m"``; with
-            ``"auto"`` after several times what it should take.
+            The ranks are interrupted after this time: seconds, or a text such as ``"5m"``. With
+            ``"auto"``, the limit is several times the expected duration.
         seconds
-            About the longest time of the measurement; less is less precise.
+            The approximate maximum duration of the measurement. Less time is less precise.
         stored
             True for the stored calibration instead of a measurement, or a calibration of an
-            earlier cluster, which is refused if it was another one.
+            earlier cluster. The calibration of a different cluster is refused.
         show_progress
-            False to have the progress in the cluster's `message` instead of printing it.
+            False to show the progress in the cluster's `message` instead of printing it.
         """
         from workbench.fabric.calibration import limit_s  # loaded when it is needed
 
@@ -164,14 +170,14 @@ class Measurements(Execution):
         run = self._runner(timeout, limit_s(about_s))
         if stored is False:
             show = None if show_progress else self._report_calibration
-            self.fabric = _calibrated(self, run, about_s, show)
+            self.fabric = _calibrate(self, run, about_s, show)
         else:
-            self.fabric = _reused(self, stored)
+            self.fabric = _reuse_calibration(self, stored)
         self._state.timings.note(calibration=asdict(self.fabric))
         return self.fabric
 
     def _report_calibration(self, output: str) -> None:
-        """Report how far the calibration is, from its output so far, such as ``[rank 0] 35%``."""
+        """Report the calibration's progress, from its output such as ``[rank 0] 35%``."""
         share = output.rstrip().rpartition(" ")[2]
         self._state.report(f"calibrating: {share}" if share.endswith("%") else "calibrating")
 
@@ -195,7 +201,7 @@ class Measurements(Execution):
         return matrix.measure(self._runner(timeout, matrix.limit_s(len(ends))), ends)
 
     def _runner(self, timeout: str | float, default_s: float) -> RunCell:
-        """Return a function that runs a cell of ours, with its output for a progress line."""
+        """Return a function that runs a cell of this package and shows its output as progress."""
         timeout_s = default_s if timeout == "auto" else parse_duration(timeout, "timeout")
 
         def run(source: str, show: Callable[[str], None]) -> dict[int, Any]:
@@ -206,51 +212,54 @@ class Measurements(Execution):
         return run
 
     def stored_calibration(self) -> FittedFabric | None:
-        """Return what ``calibrate(stored=True)`` would use; None if nothing is stored."""
+        """Return the calibration that ``calibrate(stored=True)`` would use, or None."""
         from workbench.fabric import stored
 
         return stored.find(runs_folder(self.options.runs), _context(self))
 
     @property
     def profiling(self) -> Profiling:
-        """How far the latest `profile` has come."""
+        """The profiles of this cluster, with the progress of the latest `profile`."""
         return self._cells.profiling
 
     def profile(
         self, seconds: str | float | None = None, *, iterations: int | None = None
     ) -> Future[Profile]:
-        """Profile the training with PyTorch's profiler on all ranks, and write one trace for all.
+        """Profile the training with PyTorch's profiler on all ranks, and write one common trace.
 
-        May be called from any thread. While a cell trains, it begins at the end of an iteration.
-        Otherwise the next cell that trains is profiled, after its first iterations. The cell does
-        not need to know. The trace has the operators of each rank with our phases and collectives
-        on the ranks' common clock, for https://ui.perfetto.dev. Its iterations are marked, and
-        left out of summaries and explanations, because the profiler slows them down.
+        May be called from any thread. While a cell trains, the profile begins at the end of an
+        iteration. Otherwise the next cell that trains is profiled, after its first iterations. The
+        cell needs no changes. The trace has the operators of each rank, with this package's phases
+        and collectives, on the ranks' common clock, for https://ui.perfetto.dev. Its iterations are
+        marked, and left out of summaries and explanations, because the profiler slows them down.
 
         Parameters
         ----------
         seconds
-            How long, at most a minute: seconds, or such as ``"5s"``, which is the default without
-            `iterations`. A profile also ends with its cell, and when a rank's memory has grown by
-            512 MB, or those of its VM by a quarter of what that has free; `Profile.notes` says so.
+            The duration, at most a minute: seconds, or a text such as ``"5s"``, which is the
+            default without `iterations`. A profile also ends with its cell. It ends early if the
+            memory of a rank has grown by 512 MB, or the memory of all ranks of a VM by a quarter of
+            the VM's free memory; `Profile.notes` then says so.
         iterations
-            Most iterations.
+            The maximum number of iterations.
 
         Returns
         -------
         Future
-            Its result is the `Profile`. If a rank was lost, it has the others, and says so.
+            Its result is the `Profile`. If a rank was lost, the profile has the other ranks, and
+            its notes name the lost rank.
 
         Raises
         ------
         UsageError
             The cell is not recorded, another profile runs, or an argument is not valid.
         ClusterStopped
-            The cluster was not started, or is gone.
+            The cluster was not started, or has ended.
         """
-        given = (5.0 if iterations is None else MAX_S) if seconds is None else seconds
+        if seconds is None:
+            seconds = 5.0 if iterations is None else MAX_S
         count = 0 if iterations is None else checked_int(iterations, "iterations", 1)
-        return self.profiling.request(parse_duration(given, "seconds"), count)
+        return self.profiling.request(parse_duration(seconds, "seconds"), count)
 
     def measure_overhead(
         self,
@@ -260,27 +269,29 @@ class Measurements(Execution):
         pairs: int = 12,
         timeout: str | float = "10m",
     ) -> Overhead:
-        """Measure what recording adds to an iteration, by running a cell with and without it.
+        """Measure the time that recording adds to an iteration.
 
-        The cell runs twice per pair and once before, and its output is not shown. Each time, its
-        model continues to train, and its files are written again. `recording` never changes.
+        A cell runs with and without recording, twice per pair and once before. Its output is not
+        shown. Each time, its model continues to train, and its files are written again. `recording`
+        never changes.
 
         Parameters
         ----------
         source
-            The cell; by default the latest one, on its ranks.
+            The cell; by default the latest cell, on its ranks.
         ranks
-            Such as ``"0,2-3"``; all by default.
+            The ranks, such as ``"0,2-3"``; all by default.
         pairs
-            How often the cell runs with and without recording, in random order; 3 or more.
+            The number of runs with and without recording, in random order; 3 or more.
         timeout
-            No further pair begins if it would end after this time: seconds, or such as ``"5m"``.
+            No further pair begins if it would end after this time: seconds, or a text such as
+            ``"5m"``.
 
         Raises
         ------
         UsageError
-            There is no cell, one runs, it has no iterations or not always as many, or three
-            pairs take longer than `timeout`.
+            There is no cell, a cell runs, the cell has no iterations or their number varies, or
+            three pairs take longer than `timeout`.
         """
         from workbench.timings.overhead import Measurement
 
@@ -295,13 +306,15 @@ class Measurements(Execution):
         return Measurement(run, self._state.timings).take(pairs, parse_duration(timeout, "timeout"))
 
 
-def _calibrated(
+def _calibrate(
     cluster: Measurements, run: RunCell, seconds: float, show: Callable[[str], None] | None
 ) -> FittedFabric:
     """Measure the fabric, and store the result."""
     from workbench.fabric import calibration, stored
 
+    began = time.monotonic()
     fabric = calibration.measure(run, cluster.n, seconds, show)
+    _log.info("calibrated the fabric of %d ranks in %.1f s", cluster.n, time.monotonic() - began)
     vm_of = {str(info.rank): info.vm for info in cluster.ranks}
 
     def by_vm(by_rank: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
@@ -314,43 +327,48 @@ def _calibrated(
         fabric, context=_context(cluster), measured_at=time.time(),
         devices=by_vm(fabric.devices), device_spreads=by_vm(fabric.device_spreads),
     )  # fmt: skip
-    where = ""
+    location = ""
     try:
         folder = runs_folder(cluster.options.runs)
-        where = f" in {folder}"
+        location = f" in {folder}"
         stored.save(folder, fabric)
-    except (OSError, RuntimeError) as error:  # a full disk, or no home
-        why = getattr(error, "strerror", None) or error
+    except (OSError, RuntimeError) as error:  # a full disk, or no home folder
+        reason = getattr(error, "strerror", None) or error
         warnings.warn(
-            f"The calibration was measured, but not stored{where} ({why}): later clusters have to "
-            "measure again. Free space there, or choose another folder with runs=....",
+            f"The calibration was measured, but not stored{location} ({reason}): later clusters "
+            "have to measure again. Free space there, or choose another folder with runs=....",
             RuntimeWarning,
             stacklevel=3,
         )
     return fabric
 
 
-def _reused(cluster: Measurements, given: FittedFabric | bool) -> FittedFabric:
-    """Return a calibration that was measured before, if it is of such a cluster."""
+def _reuse_calibration(cluster: Measurements, requested: FittedFabric | bool) -> FittedFabric:
+    """Return an earlier calibration, if it was measured on such a cluster.
+
+    `requested` is True for the stored calibration, or a calibration.
+    """
     from workbench.fabric import FittedFabric, stored
 
-    own = _context(cluster)
-    found = cluster.stored_calibration() if given is True else given
-    if isinstance(found, FittedFabric):
-        stored.check(found, own)
-        return found
-    words = ", ".join(f"{what} {value}" for what, value in own.items())
+    context = _context(cluster)
+    calibration = cluster.stored_calibration() if requested is True else requested
+    if isinstance(calibration, FittedFabric):
+        stored.check(calibration, context)
+        return calibration
+    words = ", ".join(f"{name} {value}" for name, value in context.items())
     raise UsageError(
-        f"stored={given!r}: no calibration of such a cluster is stored ({words}). Measure it: "
+        f"stored={requested!r}: no calibration of such a cluster is stored ({words}). Measure it: "
         "cluster.calibrate() or %fabric calibrate."
     )
 
 
 def _context(cluster: Measurements) -> dict[str, str]:
-    """Return what decides a calibration: ranks, VMs, backend, device and transport."""
+    """Return the conditions of a calibration: ranks, VMs, backend, device and transport."""
     infos = cluster.ranks
     slots = Counter(info.vm for info in infos)
-    lines = {str(one) for ones in cluster.transports.values() for one in ones}
+    lines = {
+        str(transport) for transports in cluster.transports.values() for transport in transports
+    }
     return {
         "ranks": str(cluster.n),
         "VMs": ", ".join(f"{vm}:{count}" for vm, count in slots.items()),
@@ -361,5 +379,11 @@ def _context(cluster: Measurements) -> dict[str, str]:
 
 
 def _model(info: RankInfo) -> str:
-    """Return the model of a rank's GPU, without its number, or ``"CPU"``."""
+    """Return the model of a rank's GPU, without its number, or ``"CPU"``.
+
+    Examples
+    --------
+    >>> _model(RankInfo(0, "vm1", 4711, "1 (NVIDIA H100)", "", "", "ready", 4))
+    'NVIDIA H100'
+    """
     return info.gpu.partition("(")[2].rstrip(")") or info.gpu

@@ -1,7 +1,8 @@
-"""Which process is which rank, whether it answers, and how its functions are called."""
+"""Map ranks to processes, check whether they answer, and call their functions."""
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,21 +18,39 @@ from workbench.rank.calls import call_session
 from workbench.ranks import Place, Process, RankInfo, phrase, ranks_text
 from workbench.wire.rank_messages import RankGreeting
 
+_log = logging.getLogger(__name__)
+
 _POLL_S = 0.02
 _ANSWER_S = 0.1
 _CONNECT_S = (1.0, 2.0, 7.0)
-"""How long each try to reach the controller lasts; after each, it may have ended."""
+"""Time limit of each attempt to reach the controller, which may have ended after an attempt."""
 _CAUSE_S = 0.3
-"""How long other ranks may take to report an error when one has: it may be the cause."""
+"""After the first error, other ranks have this time to report theirs, which may be the cause."""
 _SLOW_CAUSE_S = 1.5
-"""The same if only lost connections were reported: a rank without memory takes longer."""
+"""The same if all errors are lost connections, because a rank without memory takes longer."""
 STILL_RUNS = "it still runs a cell that was stopped"
-"""The reason given for a rank that has not ended a stopped cell in time."""
+"""The reason for a rank that has not ended a stopped cell in time."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: its VM's number, its slot there, its engine's number, and what users see of it."""
+    """One rank.
+
+    Attributes
+    ----------
+    vm, slot
+        The number of its VM, and its slot there.
+    engine
+        The number of its engine.
+    info
+        The rank as users see it.
+
+    Examples
+    --------
+    >>> member = Member(1, 0, 7, RankInfo(2, "vm2", 4711, "CPU", "", "", "ready", 4))
+    >>> tuple(member.place), tuple(member.process)
+    ((1, 0), (1, 4711))
+    """
 
     vm: int
     slot: int
@@ -40,12 +59,12 @@ class Member:
 
     @property
     def place(self) -> Place:
-        """Its VM and slot."""
+        """The VM and the slot of the rank."""
         return Place(self.vm, self.slot)
 
     @property
     def process(self) -> Process:
-        """Its VM and process id."""
+        """The VM and the process id of the rank."""
         return Process(self.vm, self.info.pid)
 
 
@@ -70,14 +89,14 @@ class Members:
         return self._members[rank]
 
     def replace(self, members: Iterable[Member]) -> None:
-        """Make `members` the ranks, numbered in their order."""
+        """Make `members` the ranks, and number them in this order."""
         self._members = [
             replace(member, info=replace(member.info, rank=rank))
             for rank, member in enumerate(members)
         ]
 
     def ring_formed(self) -> None:
-        """Record that all are in a ring: if one ends now, a rank is lost."""
+        """Record that all members are in a ring: from now on, the end of a process is a loss."""
         self._joined = {member.process for member in self._members}
 
     def to_saved(self) -> list[dict[str, Any]]:
@@ -86,26 +105,28 @@ class Members:
 
     def restore(self, saved: Iterable[dict[str, Any]]) -> None:
         """Use the ranks that another kernel has saved."""
-        self._members = [Member(**{**one, "info": RankInfo(**one["info"])}) for one in saved]
+        self._members = [
+            Member(**{**fields, "info": RankInfo(**fields["info"])}) for fields in saved
+        ]
         self.ring_formed()
 
-    # whether they answer
+    # whether the ranks answer
 
     @property
     def controller_ended(self) -> str:
-        """How the controller ended, without which no rank can be reached; empty while it runs."""
+        """How the controller ended; empty while it runs. Without it, no rank can be reached."""
         return self._controller.ended
 
     def lost(self) -> dict[int, str]:
         """Return why ranks can no longer answer, by rank."""
         if self._controller.ended:
             return dict.fromkeys(range(len(self._members)), self._controller.ended)
-        why = {
+        reasons = {
             member.info.rank: self._process_ended(member)
             or (STILL_RUNS if member.process in self._given_up else "")
             for member in self._members
         }
-        return {rank: text for rank, text in why.items() if text}
+        return {rank: reason for rank, reason in reasons.items() if reason}
 
     @property
     def given_up(self) -> set[int]:
@@ -117,61 +138,70 @@ class Members:
         }
 
     def _process_ended(self, member: Member) -> str:
-        return self._agents.all[member.vm].why_lost(member.info.pid)
+        return self._agents.all[member.vm].rank_lost_reason(member.info.pid)
 
     def give_up(self, ranks: Iterable[int]) -> None:
-        """Treat ranks that still run a stopped cell as lost, until `take_back` or a restart."""
-        self._given_up |= {self._members[rank].process for rank in ranks}
+        """Treat ranks that still run a stopped cell as lost, until `reinstate` or a restart."""
+        processes = {self._members[rank].process for rank in ranks}
+        self._given_up |= processes
+        if processes:
+            _log.info("gave up %d ranks that still run a stopped cell", len(processes))
 
-    def take_back(self, rank: int) -> None:
-        """Use a rank again that was given up: its cell has ended."""
+    def reinstate(self, rank: int) -> None:
+        """Use a rank again that was given up, because its cell has ended."""
+        _log.info("rank %d has ended the stopped cell, and is used again", rank)
         self._given_up.discard(self._members[rank].process)
 
     def check(self, processes: Iterable[Process]) -> None:
         """Raise `StartFailed` if the controller or one of these processes has ended."""
         self._controller.check()
-        joined = {m.process: m.info.rank for m in self._members if m.process in self._joined}
+        joined = {
+            member.process: member.info.rank
+            for member in self._members
+            if member.process in self._joined
+        }
         self._agents.check(processes, joined)
 
 
 def free_places(agents: Agents, kept: list[Member], count: int) -> list[Place]:
-    """Return places for `count` more ranks: VMs in order, slots in order.
+    """Return free slots for `count` more ranks, in the order of VMs and slots.
 
-    This machine has as many slots as ranks. If too few are free, VMs that were lost are used
+    This machine has as many slots as ranks. If too few slots are free, start agents on lost VMs
     again. Raise `UsageError` if that is not enough.
     """
     slots = agents.slots if agents.options.hosts else [len(kept) + count]
-    taken = {member.place for member in kept}
+    occupied = {member.place for member in kept}
 
     def find() -> set[Place]:
         answering = [vm for vm, agent in enumerate(agents.all) if not agent.lost]
-        return {Place(vm, slot) for vm in answering for slot in range(slots[vm])} - taken
+        return {Place(vm, slot) for vm in answering for slot in range(slots[vm])} - occupied
 
-    free, silent = find(), []
+    free = find()
+    failures = []
     for vm in sorted(agents.lost()) if len(free) < count else ():
         try:
-            agents.revive(vm)
+            agents.restart_agent(vm)
         except StartFailed as error:
-            silent.append(f"; {error}")
+            failures.append(f"; {error}")
     free = find()
     if len(free) < count:
         raise UsageError(
-            f"{len(kept) + count} ranks: the VMs that answer have {len(free | taken)} slots. "
-            f"Start a cluster with more{''.join(silent)}."
+            f"{len(kept) + count} ranks: the VMs that answer have {len(free | occupied)} slots. "
+            f"Start a cluster with more{''.join(failures)}."
         )
     return sorted(free)[:count]
 
 
 class Calls:
-    """Calls functions of `workbench.rank.session` in engines, once it is connected to ipyparallel.
+    """Calls functions of `workbench.rank.session` in engines; `connect` is called first.
 
     Parameters
     ----------
     check
-        Called while answers are awaited; raises `StartFailed` if one of these processes has
+        Called with processes while answers are awaited; raises `StartFailed` if one of them has
         ended.
     timeout_s
-        How long an answer may take.
+        Time limit for an answer.
     lost_peer
         As `KernelBackend.lost_peer`.
     """
@@ -191,7 +221,7 @@ class Calls:
 
     def connect(self) -> None:
         """Connect to the controller; raise `StartFailed` if it does not answer."""
-        # imported while the processes start, which takes as long
+        # this import takes as long as the start of the processes, and runs concurrently with it
         import ipyparallel
 
         for number, patience_s in enumerate(_CONNECT_S, start=1):
@@ -201,6 +231,7 @@ class Calls:
                 )
                 break
             except TimeoutError as error:
+                _log.debug("attempt %d to reach the controller has timed out", number)
                 self._check(())
                 if number == len(_CONNECT_S):
                     raise StartFailed(
@@ -209,52 +240,59 @@ class Calls:
                     ) from None
 
     def close(self) -> None:
-        """Leave the controller; the engines go on."""
+        """Disconnect from the controller; the engines continue to run."""
         if self._client is not None:
             self._client.close()
 
     @property
     def engines(self) -> set[int]:
-        """The numbers of all engines that have registered."""
+        """The numbers of all registered engines."""
         return set(self._client.ids)
 
-    def begin(self, engine: int, name: str, *given: Any, **options: Any) -> Future[Any]:
+    def begin(self, engine: int, name: str, *arguments: Any, **options: Any) -> Future[Any]:
         """Call a function in one engine; return a future of its result.
 
         If the call cannot be sent, such as to an engine that has just ended, the future has failed.
         """
         try:
             call: Future[Any] = self._client[engine].apply_async(
-                call_session, name, *given, **options
+                call_session, name, *arguments, **options
             )
         except Exception as error:  # noqa: BLE001 - several of ipyparallel's, and IndexError
             call = Future()
             call.set_exception(error)
         return call
 
-    def greet_new(self, known: set[int], processes: list[Process]) -> dict[int, RankGreeting]:
-        """Wait until the engines of these processes answer; return their greetings.
+    def wait_for_greetings(
+        self, earlier_engines: set[int], processes: list[Process]
+    ) -> dict[int, RankGreeting]:
+        """Wait until the engines of these processes answer; return their greetings, by engine.
 
-        Engines of an earlier, abandoned start may also appear, even dead: they are left out. Raise
-        `StartFailed` if a process has ended, an engine has failed, or the time limit has passed.
+        `earlier_engines` are not asked. Engines of an earlier, abandoned start may also appear,
+        even if they have ended; they are left out. Raise `StartFailed` if a process has ended, an
+        engine has failed, or the time limit has passed.
         """
         deadline = time.monotonic() + self._timeout_s
-        asked: dict[int, Future[Any]] = {}
+        calls: dict[int, Future[Any]] = {}
         while True:
-            for engine in self.engines - known - set(asked):
-                asked[engine] = self.begin(engine, "hello")
-            found = {
+            for engine in self.engines - earlier_engines - set(calls):
+                calls[engine] = self.begin(engine, "hello")
+            answers = {
                 engine: call.result()
-                for engine, call in sorted(asked.items())
+                for engine, call in sorted(calls.items())
                 if call.done() and not _is_dead(call)
             }
-            found = {engine: one for engine, one in found.items() if _process(one) in processes}
-            self._check(processes)  # after the answers: a process may have ended since
-            if len(found) == len(processes):
-                return found
+            greetings = {
+                engine: answer
+                for engine, answer in answers.items()
+                if _process(answer) in processes
+            }
+            self._check(processes)  # a process may have ended after its answer
+            if len(greetings) == len(processes):
+                return greetings
             if time.monotonic() > deadline:
                 raise StartFailed(
-                    f"only {len(found)} of {len(processes)} ranks answered within "
+                    f"only {len(greetings)} of {len(processes)} ranks answered within "
                     f"{self._timeout_s:g} s; is the machine overloaded?"
                 )
             time.sleep(_POLL_S)
@@ -262,21 +300,21 @@ class Calls:
     def call(
         self, name: str, members: list[Member], arguments: list[tuple[Any, ...]], **options: Any
     ) -> list[Any]:
-        """Call a function on ranks at once, with `arguments` of each; return the results.
+        """Call a function on ranks concurrently; return the results.
 
-        Raise `StartFailed` if it raised on a rank, a process has ended, or the time limit has
-        passed.
+        `arguments` has a tuple for each member. Raise `StartFailed` if the function raised on a
+        rank, a process has ended, or the time limit has passed.
         """
         calls = {
-            member.info.rank: self.begin(member.engine, name, *given, **options)
-            for member, given in zip(members, arguments, strict=True)
+            member.info.rank: self.begin(member.engine, name, *member_arguments, **options)
+            for member, member_arguments in zip(members, arguments, strict=True)
         }
         processes = [member.process for member in members]
         deadline = time.monotonic() + self._timeout_s
         while waiting := [rank for rank, call in calls.items() if not call.done()]:
             wait([calls[waiting[0]]], _ANSWER_S)
             self._check(processes)
-            self._raise_failed(name, calls)  # the other ranks may wait for it
+            self._raise_failed(name, calls)  # the other ranks may wait for a failed rank
             if time.monotonic() > deadline:
                 waiting = [rank for rank in waiting if not calls[rank].done()]
                 raise StartFailed(
@@ -284,12 +322,12 @@ class Calls:
                     cure="replace what does not answer with %cluster restart --ranks "
                     f"{ranks_text(waiting)}",
                 )
-        self._check(processes)  # one may have answered, and ended since
+        self._check(processes)  # a process may have ended after its answer
         self._raise_failed(name, calls)
         return [call.result() for call in calls.values()]
 
     def _raise_failed(self, name: str, calls: dict[int, Future[Any]]) -> None:
-        """Raise the error of a rank; of several, one that is not a lost connection to another."""
+        """Raise the error of a rank; prefer errors that are not a lost connection to another."""
         if not _failures(calls):
             return
         wait(calls.values(), _CAUSE_S)
@@ -300,7 +338,7 @@ class Calls:
                 break
             wait(waiting, _POLL_S)
         failures = _failures(calls).items()
-        rank, error = min(failures, key=lambda one: self._is_lost_peer(one[1]))
+        rank, error = min(failures, key=lambda failure: self._is_lost_peer(failure[1]))
         raise CallFailed(name, error, phrase([rank])) from error
 
     def _is_lost_peer(self, error: BaseException) -> bool:
@@ -314,7 +352,7 @@ def _failures(calls: dict[int, Future[Any]]) -> dict[int, BaseException]:
 
 
 def _is_dead(call: Future[Any]) -> bool:
-    """Whether a call was not answered because its engine has ended.
+    """Return whether a call has no answer because its engine has ended.
 
     Raise `CallFailed` if the engine runs, and the function raised in it.
     """
@@ -327,6 +365,13 @@ def _is_dead(call: Future[Any]) -> bool:
 
 
 def _process(greeting: RankGreeting) -> Process:
-    """Return the process of a greeting; an engine that no agent has started has no VM."""
+    """Return the process of a greeting; without an agent, the engine's VM is -1.
+
+    Examples
+    --------
+    >>> greeting = RankGreeting(host="vm2", pid=4711, threads=4, place="1:0")
+    >>> tuple(_process(greeting))
+    (1, 4711)
+    """
     vm = greeting.place.partition(":")[0]
     return Process(int(vm) if vm.isdecimal() else -1, greeting.pid)

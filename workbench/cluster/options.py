@@ -1,4 +1,4 @@
-"""The arguments of a cluster, checked, and the parser of durations."""
+"""Check the arguments of a cluster."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from workbench.safefiles import open_regular
 
 
 class JobRequest(TypedDict, total=False):
-    """What a new allocation of Slurm has, or which cluster of ipyparallel is used.
+    """The request for a new allocation of Slurm, or for an existing cluster of ipyparallel.
 
-    For Slurm: options of sbatch, of which `sbatch` has further ones, as in a shell, and
-    `queue_timeout`, a duration. For a cluster that exists: its profile, or its connection file.
+    For Slurm, it has options of sbatch. `sbatch` has further options in one text, as in a shell,
+    and `queue_timeout` is a duration. For an existing cluster, it has the profile or the connection
+    file.
     """
 
     partition: str
@@ -47,13 +48,13 @@ _JOB_NUMBERS = ("nodes", "cpus_per_task", "gpus_per_task")
 
 @dataclass(frozen=True)
 class Options:
-    """The checked arguments of `Cluster`, which describes them.
+    """The checked arguments of `Cluster`; its docstring describes them.
 
     Attributes
     ----------
     n
-        The number of ranks on all VMs; 0 for one for each engine of an existing cluster, until
-        the launcher knows them.
+        The number of ranks on all VMs. 0 stands for a rank per engine of an existing cluster, until
+        the launcher has counted the engines.
     hosts
         The VMs; None on this machine, and before a launcher has allocated them.
     launcher
@@ -67,8 +68,17 @@ class Options:
     job
         The `JobRequest` of a new allocation; empty for none.
     allocation
-        What the launcher has allocated, for another kernel; None before, and for nothing. Its
-        "n", if any, is the number that the user has requested.
+        The launcher's allocation, for another kernel; None before it, and if there is none. Its
+        "n", if any, is the number of ranks that the user has requested.
+
+    Examples
+    --------
+    >>> options = Options.checked(2, None, None, None, None, None, "ddp",
+    ...     start_timeout_s=60.0, hang_after_s=None, release_after="30m")
+    >>> options.n, options.backend, options.launcher, options.release_after
+    (2, 'ddp', 'local', '30m')
+    >>> Options.from_plain(options.to_plain()) == options
+    True
     """
 
     n: int
@@ -100,48 +110,56 @@ class Options:
         job: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> Options:
-        """Return the arguments, checked; raise `UsageError` if one is invalid."""
+        """Return the checked arguments; raise `UsageError` if one is invalid."""
         for name in ("start_timeout_s", "hang_after_s"):
             if name in others and (name == "start_timeout_s" or others[name] is not None):
                 others[name] = _checked_seconds(others[name], name)
         if isinstance(others.get("release_after"), Real):
             others["release_after"] = parse_duration(others["release_after"], "release_after")
         launcher = _with_existing(launcher, job or {})
-        where = _hosts(n, hosts, launcher)
+        parsed_hosts = _hosts(n, hosts, launcher)
         others["mpi_args"] = _checked_mpi_args(others.get("mpi_args"), launcher)
-        name = launcher or (launchers.DEFAULT if where is None else launchers.FOR_HOSTS)
-        if where is not None:
-            where = with_key(where, ssh_key)
+        name = launcher or (launchers.DEFAULT if parsed_hosts is None else launchers.FOR_HOSTS)
+        if parsed_hosts is not None:
+            parsed_hosts = with_key(parsed_hosts, ssh_key)
         elif ssh_key is not None:
             raise UsageError(f"ssh_key='{ssh_key}' without hosts: nothing uses it. Leave it out.")
-        if where is not None:
-            _check_names(where, name)
+        if parsed_hosts is not None:
+            _check_names(parsed_hosts, name)
         job = _checked_job(job or {}, name)
-        ranks = total_slots(where) if where is not None else _ranks(n, name, job)
+        ranks = total_slots(parsed_hosts) if parsed_hosts is not None else _ranks(n, name, job)
         path = None if ssh_config is None else checked_ssh_config(ssh_config)
         keep_s = None if keep is None else parse_duration(keep, "keep")
         if not (isinstance(backend, str) and backend in backends.BACKENDS):
-            known = " or ".join(map(repr, backends.BACKENDS))
-            raise UsageError(f"backend={backend!r}: not a backend. Write {known}.")
+            names = " or ".join(map(repr, backends.BACKENDS))
+            raise UsageError(f"backend={backend!r}: not a backend. Write {names}.")
         _check_switches(others, name)
         return cls(
-            ranks, where, path, keep_s=keep_s, backend=backend, launcher=name, job=job, **others
+            *(ranks, parsed_hosts, path),
+            keep_s=keep_s,
+            backend=backend,
+            launcher=name,
+            job=job,
+            **others,
         )
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The options that two clusters share if they are the same."""
-        given = (self.launcher, self.mpi_args, self.ssh_config, self.job)
-        return (*given, self.requested_n, None if self.allocation else self.hosts, self.backend)
+        """The options in which two clusters agree if they count as the same."""
+        return (
+            *(self.launcher, self.mpi_args, self.ssh_config, self.job, self.requested_n),
+            None if self.allocation else self.hosts,
+            self.backend,
+        )
 
     @property
     def requested_n(self) -> int:
-        """The user's `n`, also when the launcher has found how many engines there are."""
+        """The user's `n`, even after the launcher has counted the engines."""
         return int((self.allocation or {}).get("n", self.n))
 
     @property
     def remote(self) -> bool:
-        """Whether the ranks are on other hosts than this machine."""
+        """Whether the ranks are on VMs, and not on this machine."""
         return self.hosts is not None or launcher_class(self.launcher).allocates
 
     def to_plain(self) -> dict[str, Any]:
@@ -153,12 +171,13 @@ class Options:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Options:
-        """Return the options of `to_plain`."""
-        hosts, config = plain["hosts"], plain["ssh_config"]
-        where = None if hosts is None else tuple(Host(**host) for host in hosts)
+        """Return options from the result of `to_plain`."""
+        hosts = plain["hosts"]
+        config = plain["ssh_config"]
+        parsed_hosts = None if hosts is None else tuple(Host(**host) for host in hosts)
         path = None if config is None else Path(config)
         arguments = tuple(plain["mpi_args"])
-        return cls(**plain | {"hosts": where, "ssh_config": path, "mpi_args": arguments})
+        return cls(**plain | {"hosts": parsed_hosts, "ssh_config": path, "mpi_args": arguments})
 
 
 def _check_switches(options: Mapping[str, Any], launcher: str) -> None:
@@ -204,16 +223,28 @@ def _checked_seconds(value: object, name: str) -> float:
     return float(value)
 
 
-def checked_n(n: object, most: int | None = MAX_SLOTS) -> int:
-    """Return a number of ranks; raise `UsageError` if it is no positive integer, or above `most`.
+def checked_n(n: object, maximum: int | None = MAX_SLOTS) -> int:
+    """Return a number of ranks as an integer.
 
-    The default is what a single machine may have.
+    Raise `UsageError` if it is not a positive integer, or above `maximum`. The default maximum is
+    for a single machine; None is for no maximum.
+
+    Examples
+    --------
+    >>> checked_n(4)
+    4
+    >>> checked_n(0)
+    Traceback (most recent call last):
+    ...
+    workbench.errors.UsageError: n=0: must be a positive integer. Write the number of ranks.
     """
     number = as_int(n)
     if number is None or number < 1:
         raise UsageError(f"n={n!r}: must be a positive integer. Write the number of ranks.")
-    if most is not None and number > most:
-        raise UsageError(f"n={n!r}: one machine runs at most {most} ranks. Write a smaller number.")
+    if maximum is not None and number > maximum:
+        raise UsageError(
+            f"n={n!r}: one machine runs at most {maximum} ranks. Write a smaller number."
+        )
     return number
 
 
@@ -269,7 +300,7 @@ def _ranks(n: int | None, launcher: str, job: Mapping[str, Any]) -> int:
 
 
 def _check_names(hosts: tuple[Host, ...], launcher: str) -> None:
-    """Raise `UsageError` if hosts share a name, and the launcher's command knows them by it."""
+    """Raise `UsageError` if hosts share a name, and the launcher's command needs unique names."""
     if launcher_class(launcher).has_slots and any(host.alias is not None for host in hosts):
         names = ", ".join(host.shown for host in hosts)
         raise UsageError(
@@ -279,14 +310,15 @@ def _check_names(hosts: tuple[Host, ...], launcher: str) -> None:
 
 
 def _checked_job(job: Mapping[str, Any], launcher: str) -> dict[str, Any]:
-    """Return a job's request without what is None; raise `UsageError` if it is invalid."""
-    given = {name: value for name, value in job.items() if value is not None}
-    known = JobRequest.__annotations__
-    for name, value in given.items():
-        if name not in known:
+    """Return a job's request without values of None; raise `UsageError` if it is invalid."""
+    request = {name: value for name, value in job.items() if value is not None}
+    valid_names = JobRequest.__annotations__
+    for name, value in request.items():
+        if name not in valid_names:
+            slurm_names = [option for option in valid_names if option not in _EXISTING]
             raise UsageError(
                 f"{name}={value!r}: not an option of a cluster. Those of a Slurm job are "
-                f"{', '.join(one for one in known if one not in _EXISTING)}."
+                f"{', '.join(slurm_names)}."
             )
         owner = "existing" if name in _EXISTING else "slurm"
         if launcher != owner:
@@ -295,13 +327,13 @@ def _checked_job(job: Mapping[str, Any], launcher: str) -> dict[str, Any]:
             number = as_int(value)
             if number is None or number < 1:
                 raise UsageError(f"{name}={value!r}: must be a positive integer.")
-            given[name] = number
+            request[name] = number
         elif name == "queue_timeout":
-            given[name] = parse_duration(value, name)
+            request[name] = parse_duration(value, name)
         elif not isinstance(value, str) or not value or not value.isprintable():
             raise UsageError(f"{name}={value!r}: must be one line of text.")
     try:
-        shlex.split(given.get("sbatch", ""))
+        shlex.split(request.get("sbatch", ""))
     except ValueError as error:
-        raise UsageError(f"sbatch={given['sbatch']!r}: {error}. Close the quotes.") from None
-    return given
+        raise UsageError(f"sbatch={request['sbatch']!r}: {error}. Close the quotes.") from None
+    return request

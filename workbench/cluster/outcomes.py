@@ -1,4 +1,4 @@
-"""What users get: the result of a cell, and the errors of cells and of changes of the ranks."""
+"""Results of cells, and errors of cells and of changes of the ranks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from workbench.cluster.engines import Engines
 
 _REPR_CHARACTERS = 400
-"""The repr of a result shortens longer texts."""
+"""The repr of a result shortens texts that are longer."""
 
 
 @dataclass(frozen=True)
 class ValueNotSent:
-    """Replaces a value that was not sent by its rank; `reason` says why."""
+    """Replaces a value that was not sent by its rank; `reason` says why.
+
+    Examples
+    --------
+    >>> ValueNotSent("it is a generator")
+    <kept on its rank: it is a generator>
+    """
 
     reason: str
 
@@ -36,12 +42,21 @@ class RunResult:
     Attributes
     ----------
     output
-        The text of all ranks, with equal lines merged. Its order depends on what each rank
-        printed, not on when it arrived. If it has more than 200 million characters, a line
-        replaces the middle.
+        The text of all ranks, with equal lines merged. Its order depends on the printed text of
+        each rank, not on the time of its arrival. If it has more than 200 million characters, a
+        line replaces the middle.
     values
         The last expression's value by rank; None if there was none, a
         `ValueNotSent` if it could not be sent.
+
+    Examples
+    --------
+    >>> import pickle
+    >>> result = RunResult("done", {0: pickle.dumps(3), 1: ValueNotSent("too large")})
+    >>> result.values
+    {0: 3, 1: <kept on its rank: too large>}
+    >>> result
+    RunResult(values={0: 3, 1: <kept on its rank: too large>}, output='done')
     """
 
     output: str
@@ -74,7 +89,7 @@ def _unpickle(value: bytes | ValueNotSent | None) -> Any:
     if not isinstance(value, bytes):
         return value
     try:
-        # from a rank of ours, over an authenticated channel
+        # the bytes are from a rank of this cluster, over an authenticated channel
         return pickle.loads(value)  # noqa: S301
     except KeyboardInterrupt:
         raise
@@ -95,25 +110,31 @@ def failure(
     released: bool = False,
     stall: str = "",
     is_peer_error: Callable[[RankError], bool] = lambda _: False,
-    known: Mapping[int, RankIdentity] | None = None,
+    identities: Mapping[int, RankIdentity] | None = None,
 ) -> RanksFailed:
     """Return the error of a cell that has failed on some ranks.
 
-    Errors that differ only in what identifies a rank, as `known`, are shown once.
-    `stall` says why waiting ranks were freed although no rank had failed, and `is_peer_error`
-    whether the error of a rank only means that another rank has failed.
+    Errors are shown once if they differ only in the `identities` of the ranks. `stall` says why
+    waiting ranks were freed although no rank had failed. `is_peer_error` returns whether the error
+    of a rank only means that another rank has failed.
+
+    Examples
+    --------
+    >>> error = RankError("ValueError", "no data", "")
+    >>> print(failure({0: error, 1: error}))
+    [ranks 0-1] ValueError: no data
     """
-    own = {rank: error for rank, error in errors.items() if not is_peer_error(error)}
-    shown = own or errors
+    causes = {rank: error for rank, error in errors.items() if not is_peer_error(error)}
+    shown = causes or errors
     parts = []
-    for ranks, error, differing in _grouped(shown, known or {}):
+    for ranks, error, differing in _grouped(shown, identities or {}):
         parts.append(f"{label(ranks)} {_text(error)}")
         if differing:
             parts.append(labelled(ranks, differing))
-    if stall and not own:  # the backend's error only says that the ring has ended
+    if stall and not causes:  # the backend's error only says that the ring has ended
         parts = [stall]
-    freed = sorted(set(errors) - set(own))
-    if own and freed:
+    freed = sorted(set(errors) - set(causes))
+    if causes and freed:
         parts.append(f"{label(freed)} freed from a collective; variables are kept")
     if any(error.message == STOPPED for error in errors.values() if error.name == "RankLost"):
         parts.append("Start a cluster with %cluster start")
@@ -128,19 +149,19 @@ def failure(
 
 
 def failure_outside_cell(rank: int, error: BaseException) -> RankError:
-    """Return the error of a rank in which running the cell failed, not the cell's own code."""
+    """Return the error of a rank that failed while it ran a cell, outside the cell's own code."""
     kind = getattr(error, "ename", type(error).__name__)
-    why = str(getattr(error, "evalue", error)).strip()
+    detail = str(getattr(error, "evalue", error)).strip()
     return RankError(
         "RankFailed",
-        f"{kind}{f': {why}' if why else ''}, outside the cell's own code. If it happens again, "
-        f"replace the rank with %cluster restart --ranks {rank}.",
+        f"{kind}{f': {detail}' if detail else ''}, outside the cell's own code. If it happens "
+        f"again, replace the rank with %cluster restart --ranks {rank}.",
         "",
     )
 
 
 def _text(error: RankError) -> str:
-    """Return the error's message, and its traceback unless that is the same."""
+    """Return the error's message, and its traceback if it has more than the message."""
     message = f"{error.name}: {error.message}"
     if COLOURS.sub("", error.traceback).strip() == message.strip():
         return message.rstrip()
@@ -148,12 +169,14 @@ def _text(error: RankError) -> str:
 
 
 def _grouped(
-    errors: dict[int, RankError], known: Mapping[int, RankIdentity]
+    errors: dict[int, RankError], identities: Mapping[int, RankIdentity]
 ) -> list[tuple[tuple[int, ...], RankError, str]]:
-    """Return errors with the ranks that share them and what differs, by the first rank."""
-    compared = {rank: (one.name, one.message, _details(one)) for rank, one in errors.items()}
+    """Return each error with its ranks and their differing parts, by the first rank."""
+    compared = {
+        rank: (error.name, error.message, _details(error)) for rank, error in errors.items()
+    }
     groups = []
-    for ranks, (_, message, _), differing in shared_messages(compared, known):
+    for ranks, (_, message, _), differing in shared_messages(compared, identities):
         first = errors[ranks[0]]
         shown = first
         if message != first.message:
@@ -164,29 +187,30 @@ def _grouped(
 
 
 def _details(error: RankError) -> str:
-    """Return what follows the message in a traceback: notes, and the members of a group."""
+    """Return the part of a traceback after the message: notes, and the members of a group."""
     return COLOURS.sub("", error.traceback).partition(f"{error.name}: {error.message}")[2]
 
 
-def cluster_trouble(engines: Engines, lost: dict[int, str], message: str) -> str:
+def cluster_failure_reason(engines: Engines, lost: dict[int, str], message: str) -> str:
     """Return why a cluster cannot run a cell, and what to do.
 
-    `lost` says why ranks can no longer answer, by rank; `message` is that of the cluster's state,
-    used if no rank is lost.
+    `lost` says why ranks can no longer answer, by rank. `message` is the message of the cluster's
+    state, which is used if no rank is lost.
     """
-    ended, wanted = engines.members.controller_ended, engines.wanted
+    ended = engines.members.controller_ended
+    wanted = engines.wanted
     if wanted is not None and not ended:
         return (
             f"{message.rstrip('.')}. Rebuild the ring with %cluster resize -n "
             f"{wanted}, which also starts what is missing, or start a new cluster after "
             "%cluster stop."
         )
-    causes = "; ".join(_rank_trouble(ranks, why) for why, ranks in grouped(lost)) or ended
-    return f"{(causes or message).rstrip('.')}. {_cure(engines, set(lost))}"
+    causes = "; ".join(_loss_text(ranks, reason) for reason, ranks in grouped(lost)) or ended
+    return f"{(causes or message).rstrip('.')}. {_fix(engines, set(lost))}"
 
 
 def change_failure(error: Exception, wanted: int | None) -> str:
-    """Return why a change failed; without the cure if `cluster_trouble` adds one."""
+    """Return why a change failed; without the fix if `cluster_failure_reason` adds one."""
     text = reason(error)
     if isinstance(error, StartFailed) and wanted is not None:
         return text.removesuffix(f": {error.cure}")
@@ -196,21 +220,28 @@ def change_failure(error: Exception, wanted: int | None) -> str:
 def interrupted_change(
     message: str, before: Iterable[RankInfo], after: Iterable[RankInfo], lost: Iterable[int]
 ) -> str:
-    """Return what is left of the ranks after a change of them was interrupted.
+    """Return which variables are kept after a change of the ranks was interrupted.
 
     `message` describes the change, and `lost` are ranks that were lost before it.
+
+    Examples
+    --------
+    >>> interrupted_change("replacing rank 1", [], [], [1])
+    'replacing rank 1: interrupted before it was done. Variables of rank 1 are lost, those of all
+    others are kept.'
     """
-    here = {(info.vm, info.pid) for info in after}
-    gone = {info.rank for info in before if (info.vm, info.pid) not in here} | set(lost)
+    remaining = {(info.vm, info.pid) for info in after}
+    removed = {info.rank for info in before if (info.vm, info.pid) not in remaining} | set(lost)
     kept = (
-        f"Variables of {phrase(gone)} are lost, those of all others are kept"
-        if gone
+        f"Variables of {phrase(removed)} are lost, those of all others are kept"
+        if removed
         else "All variables are kept"
     )
     return f"{message}: interrupted before it was done. {kept}."
 
 
-def _cure(engines: Engines, lost: set[int]) -> str:
+def _fix(engines: Engines, lost: set[int]) -> str:
+    """Return what a user can do about a cluster that cannot run a cell."""
     if engines.members.controller_ended:
         return "Stop it with %cluster stop, and start another with %cluster start."
     if not lost:
@@ -239,8 +270,8 @@ def _cure(engines: Engines, lost: set[int]) -> str:
     )
 
 
-def _rank_trouble(ranks: list[int], why: str) -> str:
-    if why == STILL_RUNS:
+def _loss_text(ranks: list[int], reason: str) -> str:
+    if reason == STILL_RUNS:
         cell = STILL_RUNS.removeprefix("it still runs ")
         return phrase(ranks, f"still runs {cell}", f"still run {cell}")
-    return f"{phrase(ranks)}: {why}"
+    return f"{phrase(ranks)}: {reason}"

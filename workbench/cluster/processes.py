@@ -1,8 +1,9 @@
-"""The processes of a cluster, and its channels to the ranks."""
+"""Start and stop the processes of a cluster, and receive the messages of its ranks."""
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from workbench.wire import Message
 
 
+_log = logging.getLogger(__name__)
+
+
 class ClusterProcesses:
     """Agents, controller and engines of a cluster, and the messages of its ranks.
 
@@ -53,21 +57,21 @@ class ClusterProcesses:
     receive
         Called, in the control channel's thread, with each message of a rank about a cell.
     folder
-        The folder of a cluster that runs, for `attach`.
+        The folder of a running cluster, for `attach`.
     progress
-        Called, in threads, with how far the start of each VM is.
+        Called, in threads, with the progress of each VM's start.
 
     Attributes
     ----------
     attachable
-        Whether the state file is written, by which another kernel attaches.
+        Whether the state file was written, from which another kernel attaches.
     receive_attributes
         Called, in the control channel's thread, with the names of attributes of a rank's object.
     chunk_receivers
         Called, in the control channel's thread, with each `Chunk` of a rank, by the number of the
-        transfer that runs.
+        running transfer.
     receive_profile
-        Called, in the control channel's thread, with what a rank reports of a profile.
+        Called, in the control channel's thread, with each report of a rank about a profile.
     monitor
         Frees the ranks of an earlier kernel's cell while this kernel attaches.
     """
@@ -104,12 +108,13 @@ class ClusterProcesses:
         Raise `StartFailed` if a VM does not answer, or a rank did not start.
         """
         engines = self.engines
+        began = time.monotonic()
         self.agents.spawn()
         options = self.agents.options
         if options.hosts is None:
             spawn = detached.spawn if options.cold else warm.spawner(None)
             self._controller.start(engines.address, options.keep_s, spawn)
-        # imported while the processes start, which takes longer
+        # this import runs while the processes start, which takes longer
         from workbench.wire import Inbox
 
         if options.hosts is not None:
@@ -117,13 +122,17 @@ class ClusterProcesses:
             engines.address = kernel_address(self.agents.all)
             self._controller.start(engines.address, options.keep_s)
         self._timings().listen(engines.address)
-        inbox = engines.inbox = Inbox(self._take, interface=engines.address, name="control")
+        inbox = engines.inbox = Inbox(self._dispatch, interface=engines.address, name="control")
         self.agents.wait_until_greeted()
         connection = self._controller.wait(options.start_timeout_s)
         engines.connect(connection)
         self.agents.wait_until_loaded()
         engines.start(self.agents.options.n)
         self._timings().clocks.start_pings(inbox.send_later, lambda: len(engines.ranks))
+        _log.info(
+            "%s: started %d ranks on %d VMs in %.1f s",
+            *(self.name, len(engines.ranks), len(self.agents.all), time.monotonic() - began),
+        )
 
     def attach(self, saved: dict[str, Any]) -> None:
         """Attach to the ranks of an earlier kernel, which may still run a cell.
@@ -132,9 +141,10 @@ class ClusterProcesses:
         """
         from workbench.wire import Inbox
 
-        address, engines = saved["address"], self.engines
+        address = saved["address"]
+        engines = self.engines
         self._timings().listen(address, saved["timings"])
-        inbox = Inbox(self._take, interface=address, name="control", state=saved["control"])
+        inbox = Inbox(self._dispatch, interface=address, name="control", state=saved["control"])
         engines.inbox = inbox
         self._controller.attach()
         self.attachable = True
@@ -152,15 +162,15 @@ class ClusterProcesses:
     def _save_change(self) -> None:
         """Write the state file before a change of the ranks that this kernel may not finish.
 
-        Before the end of the start there is none: no kernel can attach.
+        Before the end of the start, no file is written, because no kernel can attach.
         """
         if self.engines.wanted is not None:
             self._save()
 
     def set_recording(self, *, on: bool) -> None:
-        """Record the next cells, or do not, also if another kernel runs them.
+        """Switch the recording of the next cells on or off, also for cells of another kernel.
 
-        Raise `StartFailed` if the state file could not be written; nothing was changed.
+        Raise `StartFailed` if the state file could not be written. Then nothing has changed.
         """
         timings = self._timings()
         before = timings.recording
@@ -188,7 +198,8 @@ class ClusterProcesses:
         self.attachable = True
 
     def detach(self) -> None:
-        """Disconnect from the processes of a kept cluster, which go on for the next kernel."""
+        """Disconnect from a kept cluster; its processes continue to run for the next kernel."""
+        _log.info("%s: detaching from its processes", self.name)
         self._detached = True
         self.engines.close()
         for agent in self.agents.all:
@@ -201,6 +212,7 @@ class ClusterProcesses:
 
         A start or a change of the ranks in another thread fails at its next step.
         """
+        _log.info("%s: ending its processes", self.name)
         self.engines.interrupted.set()
         try:
             self.engines.close()
@@ -209,11 +221,11 @@ class ClusterProcesses:
         finally:
             self._close()
 
-    def end_again(self) -> None:
-        """Do again what `stop` or `detach` did, for what was started since."""
+    def end_late_processes(self) -> None:
+        """Repeat the earlier `stop` or `detach`, for processes that were started since."""
         (self.detach if self._detached else self.stop)()
 
-    def _take(self, rank: int, message: Message) -> None:
+    def _dispatch(self, rank: int, message: Message) -> None:
         received_ns = time.perf_counter_ns()
         match message:
             case ClockPong():
@@ -236,10 +248,10 @@ class ClusterProcesses:
                 self._receive(rank, message)
 
     def _keep_transports(self, rank: int, transports: tuple[Transport, ...]) -> None:
-        """Keep how a rank's collectives are carried: NCCL connects when it is first used."""
-        known = self.engines.backend.transports
-        if known.get(rank, ()) != transports:
-            known[rank] = transports
+        """Store the transports of a rank's collectives; NCCL connects when it is first used."""
+        stored = self.engines.backend.transports
+        if stored.get(rank, ()) != transports:
+            stored[rank] = transports
             self._keep_timings()
 
     def _keep_timings(self) -> None:
@@ -250,7 +262,7 @@ class ClusterProcesses:
             folder=options.runs,
             kept_s=options.keep_s,
             transports=transports_to_plain(self.engines.backend.transports),
-            snapshots={one.name: one.facts.snapshot for one in self.agents.all},
+            snapshots={agent.name: agent.facts.snapshot for agent in self.agents.all},
         )
 
     def _close(self) -> None:
@@ -266,13 +278,13 @@ def acknowledge(send: Callable[[int, Message], None], rank: int, message: Messag
 
 
 def _ignore(_rank: int, _message: Message) -> None:
-    """Ignore a message that is late: nobody waits for it."""
+    """Ignore a late message, because its receiver no longer waits."""
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write what another kernel needs to attach, readable by this user only.
+    """Write the state that another kernel needs to attach; only this user can read the file.
 
-    Raise `StartFailed` if it cannot be written; what was written before is still there.
+    Raise `StartFailed` if it cannot be written. An earlier file then remains.
     """
     try:
         write_private(folder / STATE_FILE, json.dumps(state))

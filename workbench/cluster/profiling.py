@@ -1,7 +1,8 @@
-"""Profiles the training of the ranks with PyTorch's profiler, and writes one trace for all."""
+"""Profile the training of the ranks with PyTorch's profiler, and write one common trace."""
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     from workbench.cluster.state import ClusterState
     from workbench.timings.export.profile import RankProfile
 
+_log = logging.getLogger(__name__)
+
 MAX_S = 60.0
-"""Longest profile."""
+"""Maximum duration of a profile."""
 _GRACE_S = 60.0
-"""How much longer than the profile its last iteration and its traces may take."""
+"""After the end of a profile, time limit for its last iteration and its traces."""
 _AFTER_CELL_S = 60.0
-"""How long a trace may take after the end of its cell."""
+"""After the end of the cell, time limit for its trace."""
 _RECORDS_S = 10.0
 _TIMEOUT_S = 30.0
 _POLL_S = 0.1
@@ -45,22 +48,30 @@ class Profile:
     Attributes
     ----------
     path
-        The trace, which only this user can read.
+        The file of the trace, which only this user can read.
     ranks
-        The ranks whose operators are in the trace.
+        The ranks with operators in the trace.
     first_iteration, last_iteration
-        The iterations of the timings that are in the trace.
+        The first and the last iteration in the trace, as numbered in the timings.
     seconds
-        How long the ranks were profiled, on the average.
+        The profiled time of a rank, on average.
     size_bytes
         The size of the file.
     uncertainty_us
         The greatest error of the operators' times on the ranks' common clock.
     profiled_us, usual_us
-        Median duration of the cell's iterations that were profiled, and of the others, without
-        the first one; NaN where there are none.
+        Median duration of the cell's profiled iterations, and of its other iterations without the
+        first; NaN if there are none.
     notes
-        What is unusual, a sentence each.
+        Unusual facts, a sentence each.
+
+    Examples
+    --------
+    >>> from pathlib import PurePosixPath
+    >>> profile = Profile(PurePosixPath("trace.json"), (0, 1), 20, 29, 1.2, 5 << 20, 3.5,
+    ...     120e3, 100e3, ())
+    >>> profile.cost
+    'Iterations took 120.0 ms with the profiler, 100.0 ms without (+20 %).'
     """
 
     path: Path
@@ -76,7 +87,7 @@ class Profile:
 
     @property
     def cost(self) -> str:
-        """How much the profiler has slowed iterations down, in a sentence."""
+        """A sentence that says how much the profiler has slowed iterations down."""
         if math.isnan(self.profiled_us):
             return "How much the profiler slows iterations down is unknown: too few were profiled."
         ms = f"{self.profiled_us / 1e3:.1f} ms"
@@ -102,14 +113,14 @@ class Profile:
 
 @dataclass
 class _Request:
-    """A profile that was requested, and what its ranks have reported."""
+    """A requested profile, and the reports of its ranks."""
 
     message: ProfileRequest
     ranks: frozenset[int]
     processes: ClusterProcesses
     future: Future[Profile] = field(default_factory=Future)
     started: dict[int, int] = field(default_factory=dict)
-    """Number of the cell, by rank."""
+    """Number of the profiled cell, by rank."""
     ended: dict[int, ProfileEnded] = field(default_factory=dict)
     collects: bool = False
 
@@ -120,7 +131,7 @@ class Profiling:
     Parameters
     ----------
     busy
-        Returns the ranks of the cell that runs.
+        Returns the ranks of the running cell.
     """
 
     def __init__(self, state: ClusterState, busy: Callable[[], tuple[int, ...]]) -> None:
@@ -131,7 +142,7 @@ class Profiling:
 
     @property
     def state(self) -> ProfileState:
-        """Return how far the latest profile has come; ``"none"`` if none was requested."""
+        """Return the progress of the latest profile; ``"none"`` if none was requested."""
         request = self._request
         if request is None:
             return "none"
@@ -146,7 +157,7 @@ class Profiling:
 
     @property
     def latest(self) -> Profile | str | None:
-        """Return the latest profile, or why there is none; None while there is nothing to say."""
+        """Return the latest profile, or why it failed; None if there is no result yet."""
         request = self._request
         if request is None or not request.future.done():
             return None
@@ -158,7 +169,9 @@ class Profiling:
 
     def request(self, seconds: float, iterations: int) -> Future[Profile]:
         """Profile the ranks of the running cell, or the next cell; see `Cluster.profile`."""
-        processes, timings, running = self._state.usable(), self._state.timings, self._busy()
+        processes = self._state.usable()
+        timings = self._state.timings
+        running = self._busy()
         _check(seconds, iterations)
         if not (timings.running if running else timings.recording):
             raise UsageError(
@@ -170,13 +183,16 @@ class Profiling:
                 raise UsageError("Cannot profile: another profile runs. Wait until it has ended.")
             message = ProfileRequest(new_number(), seconds, iterations)
             ranks = frozenset(running or range(self._state.n))
-            earlier, request = self._request, _Request(message, ranks, processes)
-            self._request = request  # first: `state` is about a request that was not cancelled
+            earlier = self._request
+            request = _Request(message, ranks, processes)
+            # the request is replaced before it is cancelled, so that `state` sees no cancelled one
+            self._request = request
             if earlier is not None:
                 earlier.future.cancel()
             processes.receive_profile = self._receive
         for rank in ranks:
             processes.engines.send(rank, message)
+        _log.info("profiling ranks %s for %g s", sorted(ranks), seconds)
         return request.future
 
     def _is_gone(self, request: _Request) -> bool:
@@ -186,7 +202,7 @@ class Profiling:
         )
 
     def _receive(self, rank: int, message: ProfileStarted | ProfileEnded) -> None:
-        """Receive what a rank reports, in the control channel's thread."""
+        """Handle a report of a rank, in the control channel's thread."""
         with self._changed:
             request = self._request
             if request is None or message.profile != request.message.profile:
@@ -197,13 +213,15 @@ class Profiling:
                 request.started[rank] = message.cell
             else:
                 request.ended[rank] = message
-            begins, request.collects = not request.collects, True
+            begins = not request.collects
+            request.collects = True
             self._changed.notify_all()
-            if begins:  # with the lock: `request` cancels a profile before it begins, or never
+            if begins:
+                # the lock is held, so that `request` cancels a profile before it begins, or never
                 in_background(partial(self._collect, request), request.future)
 
     def _collect(self, request: _Request) -> Profile:
-        """Wait for all ranks, fetch their traces, and write the trace of all of them."""
+        """Wait for all ranks, fetch their traces, and write one common trace."""
         try:
             ended = self._wait(request)
             notes = {rank: end.note for rank, end in ended.items() if end.note}
@@ -222,20 +240,21 @@ class Profiling:
                 request.processes.engines.send(rank, DropTransfer(request.message.profile))
 
     def _wait(self, request: _Request) -> dict[int, ProfileEnded]:
-        """Wait until all ranks have ended the profile; return the reports of those that have.
+        """Wait until all ranks have ended the profile, or cannot; return the reports, by rank.
 
-        The control channel's thread may receive further reports, which come too late.
+        Reports that the control channel's thread receives later are not used.
         """
         until = time.monotonic() + request.message.seconds + _GRACE_S
-        runs = True
+        is_running = True
         while pending := request.ranks - request.ended.keys():
             lost = request.processes.engines.members.lost()
-            if runs and not self._busy():
-                runs, until = False, min(until, time.monotonic() + _AFTER_CELL_S)
+            if is_running and not self._busy():
+                is_running = False
+                until = min(until, time.monotonic() + _AFTER_CELL_S)
             if pending <= lost.keys() or time.monotonic() > until or self._is_gone(request):
                 break
-            if not runs and not pending & request.started.keys():
-                break  # they did not run the cell, or no iteration of it
+            if not is_running and not pending & request.started.keys():
+                break  # these ranks have not run the cell, or no iteration of it
             with self._changed:
                 self._changed.wait(_POLL_S)
         with self._changed:
@@ -244,7 +263,7 @@ class Profiling:
     def _fetch(
         self, request: _Request, rank: int, ended: ProfileEnded, notes: dict[int, str]
     ) -> list[RankProfile]:
-        """Return the profile of a rank; if that fails, add a note and return none."""
+        """Return the profile of a rank in a list; after a failure, add a note, and return []."""
         from workbench.timings.export.profile import RankProfile
 
         if not ended.size_bytes:
@@ -257,6 +276,7 @@ class Profiling:
         try:
             data = transfer.fetch({rank: ended.size_bytes})[rank]
         except WorkbenchError as error:
+            _log.info("the trace of rank %d did not arrive: %s", rank, type(error).__name__)
             notes[rank] = f"{notes.get(rank, '')} Its trace did not arrive ({error})".strip()
             return []
         return [RankProfile(rank, ended, data)]
@@ -273,26 +293,27 @@ class Profiling:
             path = new_profile(timings.path)
         except OSError as error:
             raise UsageError(f"{timings.path}: {error.strerror}. Check this folder.") from error
-        unsure = export.write(timings, path, profiles)
+        errors_ns = export.write(timings, path, profiles)
         rows = timings.rows()
         first, last = export.profiled_iterations(rows, profiles)
-        took = export.durations_us(rows, profiles)
-        unknown = [rank for rank, off in unsure.items() if math.isinf(off)]
+        profiled_us, usual_us = export.durations_us(rows, profiles)
+        unknown = [rank for rank, error_ns in errors_ns.items() if math.isinf(error_ns)]
         if unknown:
             text = "Its operators are not in the trace, because their clock is unknown."
             notes = (*notes, f"{phrase(unknown)}: {text}")
-        known = {rank: off for rank, off in unsure.items() if rank not in unknown}
-        times = [one.ended.ended_ns - one.ended.began_ns for one in profiles]
+        written_ns = {rank: error for rank, error in errors_ns.items() if rank not in unknown}
+        durations_ns = [profile.ended.ended_ns - profile.ended.began_ns for profile in profiles]
+        _log.info("wrote a profile of ranks %s", sorted(written_ns))
         return Profile(
             path=path,
-            ranks=tuple(known),
+            ranks=tuple(written_ns),
             first_iteration=first,
             last_iteration=last,
-            seconds=sum(times) / len(times) / 1e9,
+            seconds=sum(durations_ns) / len(durations_ns) / 1e9,
             size_bytes=path.stat().st_size,
-            uncertainty_us=max(known.values(), default=math.nan) / 1e3,
-            profiled_us=took[0],
-            usual_us=took[1],
+            uncertainty_us=max(written_ns.values(), default=math.nan) / 1e3,
+            profiled_us=profiled_us,
+            usual_us=usual_us,
             notes=notes,
         )
 
@@ -301,19 +322,19 @@ class Profiling:
         until = time.monotonic() + _RECORDS_S
         while time.monotonic() < until:
             first = self._state.timings.first_of_cell(profiles[0].ended.cell)
-            last = {one.rank: (first or 0) + one.ended.last for one in profiles}
+            last = {profile.rank: (first or 0) + profile.ended.last for profile in profiles}
             rows = self._state.timings.between(min(last.values()), max(last.values()))
             arrived = first is not None and all(
                 ((rows["rank"] == rank) & (rows["iteration"] == iteration)).any()
                 for rank, iteration in last.items()
             )
-            if arrived and path.is_dir():  # which is made with the first records
+            if arrived and path.is_dir():  # the folder is created with the first records
                 return
             time.sleep(_POLL_S)
 
 
 def _silent(request: _Request, ended: Mapping[int, ProfileEnded]) -> dict[int, str]:
-    """Return why ranks have not ended the profile, by rank; `ended` are the reports of others."""
+    """Return why ranks have not ended the profile, by rank; `ended` has the others' reports."""
     lost = request.processes.engines.members.lost()
     return {
         rank: f"It was lost ({lost[rank]})."

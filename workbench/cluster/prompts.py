@@ -1,13 +1,14 @@
-"""Asks the user of the notebook for what the ranks' cells want to read.
+"""Ask the user of the notebook for the input of the ranks' cells.
 
 A front end accepts input only from the kernel's main thread, while it runs a cell. That thread
-waits for the user, and another thread follows the ranks meanwhile.
+waits for the user. At the same time, another thread follows the ranks.
 """
 
 from __future__ import annotations
 
 import builtins
 import getpass
+import logging
 import signal
 import threading
 import time
@@ -21,15 +22,17 @@ from workbench.ranks import capitalized, label, phrase
 from workbench.wire import Message
 from workbench.wire.prompt_messages import InputReply, InputRequest, PromptKind
 
+_log = logging.getLogger(__name__)
+
 _FOLLOW_S = 0.05
 _SOON_S = 0.5
-"""A rank that asks again within this time is asked before others that wait."""
-AT: dict[PromptKind, str] = {
+"""If a rank asks again within this time, its prompt is shown before the prompts of others."""
+PROMPT_LOCATIONS: dict[PromptKind, str] = {
     "breakpoint": "at a breakpoint",
     "input": "at a prompt of input()",
     "password": "at a prompt of getpass()",
 }
-"""Where a rank is that waits for the user."""
+"""Where a rank waits for the user, by the kind of its prompt."""
 _NO_INPUT = (
     "this front end accepts no input. Run the notebook in JupyterLab or in another front end "
     "with input, or remove the call."
@@ -39,19 +42,20 @@ _BACKGROUND = (
 )
 _STOPPED = "the cell is being stopped."
 NO_CELL = "the cell has ended, or its kernel has. Run the cell again."
-"""Why a request is refused that belongs to no cell that runs."""
+"""Why a request is refused that belongs to no running cell."""
 _HIDDEN = "········"
 
 
 def refuse(
-    send: Callable[[int, Message], None], rank: int, request: InputRequest, why: str = NO_CELL
+    send: Callable[[int, Message], None], rank: int, request: InputRequest, reason: str = NO_CELL
 ) -> None:
-    """Answer a rank for which nobody can be asked: it would wait forever."""
-    send(rank, InputReply(request.number, None, why))
+    """Refuse a request for input, because the rank would wait forever without an answer."""
+    send(rank, InputReply(request.number, None, reason))
+    _log.debug("refused the input that rank %d has requested: %s", rank, reason)
 
 
-class Prompts:
-    """The input that the ranks of one cell wait for, in the order of its arrival.
+class CellPrompts:
+    """The requests for input of one cell's ranks, in the order of their arrival.
 
     Parameters
     ----------
@@ -63,7 +67,8 @@ class Prompts:
     Attributes
     ----------
     report
-        Called with a line about what the cell waits for; with an empty text when it goes on.
+        Called with a line that says which ranks wait for the user. Called with an empty text when
+        the cell continues.
     """
 
     def __init__(self, send: Callable[[int, Message], None], output: CellOutput) -> None:
@@ -73,8 +78,8 @@ class Prompts:
         self._requests: deque[tuple[int, InputRequest]] = deque()
         self._refusal = ""
 
-    def take(self, rank: int, request: InputRequest) -> None:
-        """Receive a request of a rank."""
+    def add(self, rank: int, request: InputRequest) -> None:
+        """Store a request of a rank, or refuse it if the cell is being stopped."""
         if self._refusal:
             refuse(self._send, rank, request, self._refusal)
         else:
@@ -84,21 +89,21 @@ class Prompts:
         """Refuse all requests from now on, because the cell is being stopped."""
         self._refusal = _STOPPED
         while self._requests:
-            self.take(*self._requests.popleft())
+            self.add(*self._requests.popleft())
 
     def ask(
         self, follow: Callable[[int], bool], stopped: Callable[[], bool] = lambda: False
     ) -> float:
-        """Ask the user for everything that the ranks wait for; return the seconds that it took.
+        """Ask the user for all requested input; return how many seconds it took.
 
         Parameters
         ----------
         follow
-            Called again and again in another thread with the rank whose prompt is shown: follows
-            the ranks, and returns False to end the prompt.
+            Called repeatedly in another thread, with the rank that asks. It follows the ranks, and
+            returns False to end the prompt.
         stopped
-            Whether the cell is to be stopped: then no other prompt is shown, and the requests
-            are kept for `stop`.
+            Returns whether the cell is to be stopped. Then no other prompt is shown, and the
+            requests are kept for `stop`.
 
         Raises
         ------
@@ -124,19 +129,19 @@ class Prompts:
         return time.monotonic() - began
 
     def _prefer(self, rank: int, follow: Callable[[int], bool]) -> None:
-        """Let a rank that asks again soon, as a debugger does, do so before the others."""
+        """Move the next request of a rank to the front, if it asks again soon like a debugger."""
         until = time.monotonic() + _SOON_S
         while time.monotonic() < until and follow(rank):
-            again = next((one for one in self._requests if one[0] == rank), None)
+            again = next((request for request in self._requests if request[0] == rank), None)
             if again is not None:
                 self._requests.remove(again)
                 self._requests.appendleft(again)
                 break
 
     def _report(self, rank: int, request: InputRequest) -> None:
-        at = {AT[one.kind] for _, one in self._requests} | {AT[request.kind]}
+        kinds = {request.kind, *(waiting.kind for _, waiting in self._requests)}
         ranks = sorted({rank, *(other for other, _ in self._requests)})
-        text = " or ".join(sorted(at))
+        text = " or ".join(sorted(PROMPT_LOCATIONS[kind] for kind in kinds))
         self.report(capitalized(phrase(ranks, f"is {text}", f"are {text}")))
 
     def _ask(
@@ -154,19 +159,22 @@ class Prompts:
                 return InputReply(request.number, read(prompt), "")
             except EOFError:
                 return InputReply(request.number, None, "")
-            except (RuntimeError, OSError):  # ipykernel's StdinNotImplementedError; no terminal
+            # ipykernel raises StdinNotImplementedError, which is a RuntimeError; without a
+            # terminal, input() raises an OSError
+            except (RuntimeError, OSError):
                 return InputReply(request.number, None, _NO_INPUT)
 
-        reply = _Attended(lambda: follow(rank)).call(answer)
+        _log.debug("rank %d asks for %s", rank, request.kind)
+        reply = _SupervisedRead(lambda: follow(rank)).call(answer)
         if reply is not None and reply.text is not None:
             self._output.end_prompt(f"{prompt}{_HIDDEN if hidden else reply.text}\n")
         return reply
 
 
-class _Attended:
-    """Calls what blocks the main thread, while another thread calls `follow` again and again.
+class _SupervisedRead:
+    """Reads input in the main thread, while another thread calls `follow` repeatedly.
 
-    Where `follow` returns False, the call is interrupted as Ctrl-C would.
+    If `follow` returns False, the call is interrupted as Ctrl-C would do.
     """
 
     def __init__(self, follow: Callable[[], bool]) -> None:
@@ -177,14 +185,14 @@ class _Attended:
         self._error: BaseException | None = None
 
     def call(self, read: Callable[[], InputReply]) -> InputReply | None:
-        """Return what `read` returns, or None if `follow` has ended it.
+        """Return the result of `read`, or None if `follow` has ended it.
 
         An exception of `follow` is raised.
         """
-        attending: Future[None] | None = None
+        supervision: Future[None] | None = None
         reply: InputReply | None = None
         try:
-            attending = in_background(self._attend)  # may interrupt before it is assigned
+            supervision = in_background(self._supervise)  # may interrupt before the assignment
             reply = read()
             with self._lock:
                 self._ended.set()
@@ -194,8 +202,8 @@ class _Attended:
         finally:
             self._ended.set()
             try:
-                if attending is not None:
-                    uninterrupted(attending.result)
+                if supervision is not None:
+                    uninterrupted(supervision.result)
             except KeyboardInterrupt:
                 if not self._interrupted:
                     raise
@@ -203,13 +211,14 @@ class _Attended:
             raise self._error
         return None if self._interrupted else reply
 
-    def _attend(self) -> None:
+    def _supervise(self) -> None:
         while not self._ended.wait(_FOLLOW_S):
             try:
-                goes_on = self._follow()
-            except BaseException as error:  # noqa: BLE001 - raised by `call`, such as of a sink
-                self._error, goes_on = error, False
-            if not goes_on:
+                continues = self._follow()
+            except BaseException as error:  # noqa: BLE001 - `call` raises it, such as a sink's error
+                self._error = error
+                continues = False
+            if not continues:
                 with self._lock:
                     if not self._ended.is_set():
                         self._interrupted = True

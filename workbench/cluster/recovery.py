@@ -1,9 +1,10 @@
-"""Makes ranks usable again: after a broken ring, a cell that ends late, or an attach."""
+"""Make ranks usable again after a broken ring, after a cell that ends late, or after an attach."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from typing import Any
 
 from workbench.cluster.outcomes import UNFINISHED_CHANGE
 from workbench.cluster.processes import ClusterProcesses
-from workbench.cluster.prompts import AT
+from workbench.cluster.prompts import PROMPT_LOCATIONS
 from workbench.cluster.state import ClusterState
 from workbench.cluster.stuck_ranks import DRAINED_S, StuckRankMonitor
 from workbench.cluster.threads import in_background, uninterrupted
@@ -27,29 +28,31 @@ from workbench.errors import (
 from workbench.rank.interrupts import ANY_CELL
 from workbench.ranks import grouped, phrase
 
+_log = logging.getLogger(__name__)
+
 _POLL_S = 0.05
 _NOTICE_S = 1.0
-"""What takes longer is mentioned in the output."""
+"""The output mentions a step that takes longer."""
 _FREE_S = 1.0
-"""How long ranks that were interrupted may take before they are freed."""
+"""Interrupted ranks are freed after this time."""
 _LAST_S = 7.0
-"""How long ranks that were freed may take before they are given up."""
+"""Freed ranks are given up after this time."""
 _INIT_S = 3.0
-"""How long ranks may wait for an earlier kernel, which does not answer their hvd.init()."""
+"""Ranks may wait this long for an earlier kernel, which does not answer their hvd.init()."""
 _MAX_BYTES = 64 << 20
 _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
 
 
 def repair_ring(
-    state: ClusterState, processes: ClusterProcesses, say: Callable[[str], None]
+    state: ClusterState, processes: ClusterProcesses, write: Callable[[str], None]
 ) -> None:
-    """Form the ring that the ranks lack before a cell; `say` as in `form_ring`.
+    """Form the missing ring before a cell; `write` has the meaning that it has in `form_ring`.
 
     Raise `ClusterStopped` if it could not be formed, and `CellInterrupted` after an interrupt.
     """
 
     def form() -> None:
-        form_ring(state, processes, say)
+        form_ring(state, processes, write)
         state.settle()
 
     try:
@@ -60,40 +63,42 @@ def repair_ring(
 
 
 def form_ring(
-    state: ClusterState, processes: ClusterProcesses, say: Callable[[str], None] = lambda _: None
+    state: ClusterState, processes: ClusterProcesses, write: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Form the ring again, or go to ``failed``; `say` is called with a line if it takes long."""
-    ended, tries = threading.Event(), [""]
+    """Form the ring again, or go to ``failed``; `write` is called with a line if it takes long."""
+    ended = threading.Event()
+    attempts = [""]
 
-    def say_later() -> None:
+    def write_later() -> None:
         if not ended.wait(_NOTICE_S):
-            say(f"Rebuilding the ring{tries[-1]}. Stop again to go on without it.\n")
+            write(f"Rebuilding the ring{attempts[-1]}. Stop again to go on without it.\n")
 
     def report(text: str) -> None:
-        tries.append(f": {text}".rstrip("."))
-        state.move(processes, "running", f"rebuilding the ring{tries[-1]}")
+        attempts.append(f": {text}".rstrip("."))
+        state.move(processes, "running", f"rebuilding the ring{attempts[-1]}")
 
     state.move(processes, "running", "rebuilding the ring")
-    in_background(say_later)
+    in_background(write_later)
     try:
-        processes.engines.reform(report)
+        processes.engines.rebuild_ring(report)
     except WorkbenchError as error:
-        why = f"the ring could not be rebuilt: {reason(error)}"
+        _log.info("%s: the ring could not be rebuilt", state.name)
+        text = f"the ring could not be rebuilt: {reason(error)}"
         with state.lock:
-            state.move(processes, "failed", state.trouble() if state.lost() else why)
+            state.move(processes, "failed", state.failure_reason() if state.lost() else text)
     finally:
         ended.set()
 
 
-def use_again(
+def reinstate_ranks(
     state: ClusterState,
     processes: ClusterProcesses,
     ranks: Iterable[int],
     broken: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Use ranks again that have ended, late, a cell that was stopped.
+    """Use ranks again that have ended a stopped cell late.
 
-    `broken` returns whether they need another ring.
+    `broken` returns whether the ranks need another ring.
     """
     with state.turns.held():
         members = processes.engines.members
@@ -103,11 +108,11 @@ def use_again(
                 return
             ended = members.given_up.intersection(ranks)
             for rank in ended:
-                members.take_back(rank)
+                members.reinstate(rank)
             if state.lost():
-                state.set("failed", state.trouble())
+                state.set("failed", state.failure_reason())
                 return
-            if not ended:  # it was replaced, or lost its process
+            if not ended:  # the ranks were replaced, or have lost their processes
                 return
             state.set("running")
         if broken():
@@ -118,7 +123,7 @@ def use_again(
 def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
     """Attach to the ranks that an earlier kernel has left, and wait for their cell.
 
-    Raise `ClusterError` if the user interrupted, and `StartFailed` if the processes are gone.
+    Raise `ClusterError` if the user interrupted, and `StartFailed` if the processes have ended.
     """
     state.set("starting", "attaching")
     atexit.register(state.stop_at_exit)
@@ -136,19 +141,21 @@ def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
             else:
                 state.settle("starting")
             state.idle.start()
+        _log.info("%s: attached to %d ranks", state.name, state.n)
     except BaseException as error:
-        why = reason(error)
+        text = reason(error)
 
         def end() -> None:
             if not state.is_up(processes):
-                state.end_remains(processes)
+                state.end_late_processes(processes)
                 return
             processes.detach()
             state.idle.stop()
-            state.move(processes, "stopped", f"could not attach: {why}")
+            state.move(processes, "stopped", f"could not attach: {text}")
 
-        with contextlib.suppress(KeyboardInterrupt):  # why the attempt ended is more important
+        with contextlib.suppress(KeyboardInterrupt):  # the error below is more important
             uninterrupted(end)
+        _log.info("%s: could not attach: %s", state.name, type(error).__name__)
         if isinstance(error, KeyboardInterrupt):
             raise ClusterError(
                 f"attaching to {state.name}: interrupted before it was done. Its ranks and "
@@ -160,9 +167,9 @@ def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
 
 
 def _wait_for_given_up(state: ClusterState, processes: ClusterProcesses) -> None:
-    """Wait until the ranks that were given up have ended their cell, and use them again.
+    """Wait until the ranks that were given up have ended their cell, and reinstate them.
 
-    Ends early if one of them is lost or replaced.
+    The wait ends early if one of them is lost or replaced.
     """
     engines = processes.engines
     ranks = engines.members.given_up
@@ -170,16 +177,16 @@ def _wait_for_given_up(state: ClusterState, processes: ClusterProcesses) -> None
         call = engines.begin(rank, "idle")
         while not wait([call], _POLL_S).done and ranks <= engines.members.given_up:
             continue
-    use_again(state, processes, ranks)
+    reinstate_ranks(state, processes, ranks)
 
 
 def wait_until_idle(processes: ClusterProcesses) -> None:
-    """Wait for the cell of an earlier kernel; an interrupt ends the cell."""
+    """Wait until the cell of an earlier kernel has ended; an interrupt ends the cell."""
     engines = processes.engines
     lost = engines.members.lost()
     ranks = [rank for rank in range(len(engines.ranks)) if rank not in lost]
     monitor = processes.monitor = StuckRankMonitor(ANY_CELL, processes.engines.send)
-    if lost:  # ranks that wait for lost ones would wait forever
+    if lost:  # ranks would wait for lost ranks forever
         monitor.release(ranks, peer_lost=True)
     interrupted = False
     try:
@@ -187,17 +194,17 @@ def wait_until_idle(processes: ClusterProcesses) -> None:
     except KeyboardInterrupt:
         interrupted = True
         monitor.interrupt(ranks)
-        busy = uninterrupted(lambda: engines.still_busy(_FREE_S))
+        busy = uninterrupted(lambda: engines.busy_ranks(_FREE_S))
         if busy:
             monitor.release(busy, peer_lost=bool(lost))
-            busy = uninterrupted(lambda: engines.still_busy(_LAST_S))
+            busy = uninterrupted(lambda: engines.busy_ranks(_LAST_S))
         engines.members.give_up(busy)
     finally:
         processes.monitor = None
     if engines.wanted is not None or engines.members.lost():
         return
     if interrupted or monitor.released or not all(engines.call("in_ring")):
-        uninterrupted(engines.reform, engines.backend.interrupt_init)
+        uninterrupted(engines.rebuild_ring, engines.backend.interrupt_init)
 
 
 def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: int) -> None:
@@ -206,12 +213,14 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
     `n` is the number of ranks, without those that were lost before.
     """
     engines = processes.engines
-    say = partial(print, f"Attaching to {processes.name}:", flush=True)
-    left_at, freed, began = None, False, time.monotonic()
+    write = partial(print, f"Attaching to {processes.name}:", flush=True)
+    left_at = None
+    freed = False
+    began = time.monotonic()
     reported: set[int] = set()
     changing = engines.wanted is not None
-    if busy := engines.still_busy(0 if changing else _NOTICE_S):
-        say(
+    if busy := engines.busy_ranks(0 if changing else _NOTICE_S):
+        write(
             "ending the change of the ranks that was under way. Variables are kept."
             if changing
             else "waiting for the cell that still runs, whose output is not shown. "
@@ -223,9 +232,11 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
             engines.backend.abort_earlier_init()
         if asking := monitor.at_prompt(busy):
             monitor.interrupt(asking)
-            for kind, ranks in grouped({r: k for r, k in asking.items() if r not in reported}):
-                say(
-                    phrase(ranks, f"is {AT[kind]}", f"are {AT[kind]}")
+            new_kinds = {rank: kind for rank, kind in asking.items() if rank not in reported}
+            for kind, ranks in grouped(new_kinds):
+                location = PROMPT_LOCATIONS[kind]
+                write(
+                    phrase(ranks, f"is {location}", f"are {location}")
                     + " in a cell of an earlier kernel, where nobody can answer. The cell is "
                     "interrupted there; variables are kept."
                 )
@@ -237,5 +248,5 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
                 monitor.check(set(busy), now, rank_failed=True, peer_lost=lost)
         if monitor.released and not freed and not lost:
             freed = True
-            say(f"{phrase(busy)} waited for a rank that has ended the cell. The wait is ended.")
-        busy = engines.still_busy(_NOTICE_S)
+            write(f"{phrase(busy)} waited for a rank that has ended the cell. The wait is ended.")
+        busy = engines.busy_ranks(_NOTICE_S)

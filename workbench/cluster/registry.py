@@ -1,7 +1,8 @@
-"""The current cluster of this kernel, which the magics and the panel use."""
+"""Keep track of this kernel's current cluster, which the magics and the panel use."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ from workbench.errors import ClusterError, NoCluster
 if TYPE_CHECKING:
     from workbench.cluster.cluster import Cluster
 
+_log = logging.getLogger(__name__)
+
 _DOWN = frozenset({"stopped", "stopping"})
 _starting = threading.Lock()
 _current: Cluster | None = None
-_given: dict[str, Any] | None = None
+_start_arguments: dict[str, Any] | None = None
 """The arguments of `start`, if it has started the current cluster."""
 _listeners: list[Callable[[], None]] = []
 _unsubscribe: Callable[[], None] = lambda: None  # noqa: E731
@@ -23,23 +26,29 @@ _unsubscribe: Callable[[], None] = lambda: None  # noqa: E731
 
 
 def current() -> Cluster | None:
-    """Return the latest cluster of this kernel, or None."""
+    """Return the latest cluster of this kernel, or None.
+
+    Examples
+    --------
+    >>> current() is None
+    True
+    """
     return _current
 
 
 def adopt() -> None:
-    """Make the only cluster that runs in this process the current one, unless that runs too.
+    """Adopt the only running cluster as the current one, unless the current one is running.
 
-    So a cluster that Python code has started is the magics' cluster.
+    So the magics can use a cluster that Python code has started.
     """
     from workbench.cluster.cluster import clusters_of_this_process
 
     if _current is None or _current.state in _DOWN:
-        running = [one for one in clusters_of_this_process() if one.state not in _DOWN]
+        running = [cluster for cluster in clusters_of_this_process() if cluster.state not in _DOWN]
         if len(running) == 1:
             set_current(running[0])
         elif running and _current is None:
-            names = ", ".join(sorted(one.name for one in running))
+            names = ", ".join(sorted(cluster.name for cluster in running))
             raise NoCluster(
                 f"No cluster was started with %cluster start, and Python code has started {names}. "
                 "Use their methods, such as run, or stop all but one."
@@ -47,7 +56,7 @@ def adopt() -> None:
 
 
 def required() -> Cluster:
-    """Return the current cluster; raise `NoCluster` if none was started."""
+    """Return the current cluster; raise `NoCluster` if there is none."""
     adopt()
     if _current is None:
         raise NoCluster("No cluster runs in this notebook. Start one with %cluster start.")
@@ -55,20 +64,22 @@ def required() -> Cluster:
 
 
 def start(n: int | None = None, **options: Any) -> Cluster:
-    """Start a cluster as the current one, or return the current one if it is the same.
+    """Start a cluster as the current one, or return the running one if its options are the same.
 
-    The arguments are those of `Cluster`. Raise `ClusterError` if another one runs, on other VMs or
-    with another number of ranks.
+    The arguments are those of `Cluster`. Raise `ClusterError` if a different cluster runs, such as
+    on other VMs or with another number of ranks.
     """
-    with _starting:  # if the panel and a cell both start one, the second gets the first's
+    # if the panel and a cell both start a cluster, the second call returns the first one's
+    with _starting:
         return _start(n, options)
 
 
 def _start(n: int | None, options: dict[str, Any]) -> Cluster:
-    global _given  # noqa: PLW0603 - with the current cluster
+    global _start_arguments  # noqa: PLW0603 - changes together with the current cluster
     from workbench.cluster.cluster import Cluster
 
-    cluster, running = Cluster(n, **options), _current
+    cluster = Cluster(n, **options)
+    running = _current
     if running is not None and running.state not in _DOWN:
         failed = running.state == "failed"
         if failed or running.options.identity != cluster.options.identity:
@@ -90,14 +101,14 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
             )
         return running
     set_current(cluster)
-    _given = {"n": n, **options}
+    _start_arguments = {"n": n, **options}
     return cluster.start()
 
 
 def attach(name: str | None) -> Cluster:
     """Attach to a cluster, and make it the current one; see `Cluster.attach`.
 
-    The current one is returned if it is named, so that a cell can be run again.
+    If `name` is the current cluster, return it, so that the cell can be run again.
     """
     from workbench.cluster.cluster import Cluster
 
@@ -119,7 +130,7 @@ def attach(name: str | None) -> Cluster:
 
 
 def stop() -> Cluster:
-    """Stop the current cluster, unless it is stopped already, and return it."""
+    """Stop the current cluster, unless it was stopped before, and return it."""
     cluster = required()
     cluster.stop()
     return cluster
@@ -128,30 +139,42 @@ def stop() -> Cluster:
 def source(cluster: Cluster) -> str:
     """Return a cell that connects to a cluster, now and in the notebook's next kernel.
 
-    The next kernel attaches to a kept cluster, and starts another one like this.
+    In the next kernel, the cell attaches to a kept cluster; otherwise it starts a cluster with the
+    same options.
     """
     if cluster.options.keep_s is not None:
         line = f"%cluster attach --name {cluster.name}"
     else:
-        known = _given is not None and cluster is _current
-        line = (start_line(_given or {}) if known else None) or "%cluster status"
+        has_arguments = _start_arguments is not None and cluster is _current
+        line = (start_line(_start_arguments or {}) if has_arguments else None) or "%cluster status"
     return f"%load_ext workbench\ncluster = {line}"
 
 
 def set_current(cluster: Cluster | None) -> None:
     """Make `cluster` the current one; call the listeners now and after each of its changes."""
-    global _current, _given, _unsubscribe  # noqa: PLW0603 - one kernel has one current cluster
+    # a kernel has one current cluster
+    global _current, _start_arguments, _unsubscribe  # noqa: PLW0603
     _unsubscribe()
-    _current, _given = cluster, None
+    _current = cluster
+    _start_arguments = None
     if cluster is not None:
         _unsubscribe = cluster.subscribe(changed)
     changed()
+    _log.debug("the current cluster is %s", None if cluster is None else cluster.name)
 
 
 def subscribe(listener: Callable[[], None]) -> Callable[[], None]:
-    """Call `listener`, from any thread, after every change; return a function that ends that.
+    """Call `listener`, from any thread, after every change; return a function that ends this.
 
-    One that is subscribed already, such as by ``%reload_ext``, is called once.
+    A listener that is subscribed twice, such as by ``%reload_ext``, is called once per change.
+
+    Examples
+    --------
+    >>> unsubscribe = subscribe(lambda: print("changed"))
+    >>> changed()
+    changed
+    >>> unsubscribe()
+    >>> changed()
     """
     if listener not in _listeners:
         _listeners.append(listener)

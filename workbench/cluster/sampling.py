@@ -1,7 +1,8 @@
-"""Samples a cluster's VMs, for its run on disk and for the use of its GPUs."""
+"""Sample a cluster's VMs, for its run on disk and for the use of its GPUs."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -14,13 +15,15 @@ if TYPE_CHECKING:
     from workbench.cluster.use_meter import UseMeter
     from workbench.timings import Timings
 
+_log = logging.getLogger(__name__)
+
 _BETWEEN_CELLS_S = 8.0
 """Period between cells; agents end their sampler after 10 s without a question."""
 _DOWN = frozenset({"stopping", "stopped", "starting"})
 
 
 class Sampled(Protocol):
-    """What is sampled: see `ClusterState`."""
+    """The sampled cluster; see `ClusterState`."""
 
     name: str
     state: str
@@ -38,9 +41,9 @@ class Sampled(Protocol):
 class ClusterSampler:
     """A thread that samples all VMs of a cluster while it is up.
 
-    While a cell runs each VM is sampled every 2 s, and every 8 s between cells, which are sampled
-    only for the use of GPUs. A sample takes some 2 ms of CPU time on its VM. There is no thread
-    if neither is recorded.
+    Each VM is sampled every 2 s while a cell runs. Between cells, it is sampled every 8 s, only
+    for the use of GPUs. A sample takes about 2 ms of CPU time on its VM. There is no thread if
+    neither the run nor the use of GPUs is recorded.
     """
 
     def __init__(self, state: Sampled) -> None:
@@ -50,7 +53,7 @@ class ClusterSampler:
         self._thread: threading.Thread | None = None
 
     def on_change(self) -> None:
-        """Begin, hurry or end sampling, as the cluster's state requires; called in any thread."""
+        """Begin, speed up or end sampling, as the cluster's state requires; for any thread."""
         self._changed.set()
         if not self._is_needed():
             return
@@ -59,6 +62,7 @@ class ClusterSampler:
                 self._thread = threading.Thread(
                     target=self._run, name="workbench-samples", daemon=True
                 )
+                _log.debug("%s: starting to sample the VMs", self._state.name)
                 self._thread.start()
 
     def _is_needed(self) -> bool:
@@ -66,7 +70,7 @@ class ClusterSampler:
         return state.state not in _DOWN and not state.forked and (self._records() or is_on())
 
     def _records(self) -> bool:
-        """Whether samples are stored with the run: a cell runs that is recorded."""
+        """Return whether samples are stored with the run, because a recorded cell runs."""
         return self._state.state == "running" and self._state.timings.recording
 
     def _run(self) -> None:
@@ -80,23 +84,25 @@ class ClusterSampler:
                 if not self._is_needed():
                     self._thread = None
                     break
-            self._take(meter)
+            self._take_sample(meter)
             period_s = PERIOD_S if self._state.state == "running" else _BETWEEN_CELLS_S
             self._changed.wait(began + period_s - time.monotonic())
-            # at most one sample each half period, however often the state changes
+            # at most one sample is taken in half a period, even if the state changes often
             time.sleep(max(0.0, began + PERIOD_S / 2 - time.monotonic()))
         meter.flush()
 
-    def _take(self, meter: UseMeter) -> None:
+    def _take_sample(self, meter: UseMeter) -> None:
         from workbench.cluster.agents import samples
 
-        processes, timings = self._state.processes, self._state.timings
-        in_cell, recorded = self._state.state == "running", self._records()
+        processes = self._state.processes
+        timings = self._state.timings
+        in_cell = self._state.state == "running"
+        recorded = self._records()
         try:
-            found = samples(processes.agents.all)
+            samples_by_vm = samples(processes.agents.all)
             if recorded:
-                timings.samples.add(time.time(), found)
+                timings.samples.add(time.time(), samples_by_vm)
             if is_on():
-                meter.add(processes.engines.ranks, found, in_cell=in_cell)
-        except Exception:  # noqa: BLE001, S110 - a cluster that is being stopped; training goes on
-            pass
+                meter.add(processes.engines.ranks, samples_by_vm, in_cell=in_cell)
+        except Exception:  # noqa: BLE001 - the cluster may be stopping; training must continue
+            _log.debug("%s: a sample failed", self._state.name, exc_info=True)

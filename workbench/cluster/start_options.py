@@ -1,4 +1,4 @@
-"""The options with which a cluster is started: one table for the magic, the panel and the form."""
+"""The options of a cluster's start, in one table for the magic, the panel and the form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACES = {
     "slurm": "Slurm",
     "existing": "Engines of ipyparallel",
 }
-"""Where ranks can run, by launcher; as in `LAUNCHERS`."""
+"""Names of where ranks can run, by launcher. The launchers are those of `LAUNCHERS`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,12 @@ class StartOption:
     example
         A value as users write it, shown in an empty field.
     values
-        All its values; empty if others are possible.
+        All valid values; empty if the values are not limited.
+
+    Examples
+    --------
+    >>> StartOption("ssh_config", "ssh client configuration file").flag
+    '--ssh-config'
     """
 
     name: str
@@ -105,8 +110,8 @@ START_OPTIONS = (
 )  # fmt: skip
 
 
-def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Cluster` from what a magic or a form has, by option.
+def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Cluster` from the options of a magic or a form, by name.
 
     Options without a value are left out, so that they have their defaults. The values are checked
     by `Cluster`.
@@ -115,40 +120,50 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     ------
     UsageError
         There is no such option.
+
+    Examples
+    --------
+    >>> arguments({"n": "4", "hosts": None})
+    {'n': '4'}
     """
-    known = {option.name for option in START_OPTIONS}
-    unknown = next((name for name in given if name not in known), None)
+    names = {option.name for option in START_OPTIONS}
+    unknown = next((name for name in options if name not in names), None)
     if unknown is not None:
         raise UsageError(
-            f"{unknown}={given[unknown]!r}: not an option of a start. Write one of "
-            f"{', '.join(sorted(known))}."
+            f"{unknown}={options[unknown]!r}: not an option of a start. Write one of "
+            f"{', '.join(sorted(names))}."
         )
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def start_line(given: Mapping[str, Any]) -> str | None:
-    """Return the magic with these arguments, ``%cluster start -n 2``, as `parse_line` reads it.
+def start_line(options: Mapping[str, Any]) -> str | None:
+    """Return the magic with these options, in the form that `parse_line` reads.
 
-    None if a value cannot be written in a line: with line breaks, or where each kind of quotes
-    would end too early.
+    Return None if a value cannot be written in a line, because it has line breaks, or because it
+    has both kinds of quotes.
+
+    Examples
+    --------
+    >>> start_line({"n": 2, "release_after": "30m", "sbatch": "--exclusive --mem=8G"})
+    '%cluster start -n 2 --sbatch "--exclusive --mem=8G" --release-after 30m'
     """
     words = ["%cluster start"]
     for option in START_OPTIONS:
-        value = given.get(option.name)
+        value = options.get(option.name)
         if value is not None:
             quoted = _quoted(str(value))
             if quoted is None:
                 return None
             words += [option.flag, quoted]
-    if given.get("record") is False:
+    if options.get("record") is False:
         words.append("--no-record")
-    if given.get("cold"):
+    if options.get("cold"):
         words.append("--cold")
     return " ".join(words)
 
 
 def _quoted(text: str) -> str | None:
-    """Return a value for a magic's line, in quotes if it must have them; None if none fit."""
+    """Return a value for a magic's line, in quotes if necessary; None if no quotes fit."""
     if text and text[0] not in "-'\"" and not any(map(str.isspace, text)):
         return text
     is_line = len(f"{text}.".splitlines()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -15,16 +16,18 @@ from typing import TYPE_CHECKING
 from workbench.cluster.durations import parse_duration
 from workbench.cluster.launchers import refused_start
 from workbench.cluster.options import Options
-from workbench.cluster.outcomes import STOPPED, cluster_trouble
+from workbench.cluster.outcomes import STOPPED, cluster_failure_reason
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.sampling import ClusterSampler
-from workbench.cluster.threads import FairLock, IdleWatch, interrupts_later, uninterrupted
+from workbench.cluster.threads import FairLock, IdleWatch, defer_interrupts, uninterrupted
 from workbench.errors import ClusterError, ClusterStopped, reason
 from workbench.ranks import Ranks, parse_ranks
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.wire.rank_messages import CellMessage
+
+_log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _UP = frozenset({"ready", "running"})
@@ -52,7 +55,7 @@ class _LazyTimings:
 
 
 class ClusterState:
-    """The state machine of one cluster, which owns its processes.
+    """The state machine of one cluster; it owns the cluster's processes.
 
     ``stopped`` → ``starting`` → ``ready`` ⇄ ``running``. After the loss of a rank, or if no ring
     can be formed, the state is ``failed``. A change of the ranks (`changes`) goes through
@@ -61,8 +64,8 @@ class ClusterState:
     Attributes
     ----------
     state, message
-        As the last transition has left them; a rank that is lost between cells changes
-        neither (see `state_now`).
+        The state and its message after the last transition. The loss of a rank between cells
+        changes neither (see `state_now`).
     n
         The number of ranks, now or after the start.
     processes
@@ -70,7 +73,7 @@ class ClusterState:
     turns
         Orders cells, transfers and changes of the ranks: one at a time.
     lock
-        Held while a state is replaced by one that depends on it.
+        Held while the next state is derived from the current state.
     receive
         Called, in the control channel's thread, with each message of a rank about a cell.
     before_stop
@@ -99,7 +102,7 @@ class ClusterState:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that started or attached to the ranks."""
+        """Whether this process is a fork of the process that started or attached to the ranks."""
         return self._owner != os.getpid()
 
     @property
@@ -109,10 +112,14 @@ class ClusterState:
 
     def set(self, state: str, message: str = "") -> None:
         """Go to a state, and call the listeners."""
-        self.state, self.message = state, message
+        previous = self.state
+        self.state = state
+        self.message = message
         self.idle.used()
         for listener in tuple(self.listeners):
             listener()
+        if state != previous:
+            _log.info("%s: %s -> %s", self.name, previous, state)
 
     def is_up(self, processes: ClusterProcesses) -> bool:
         """Return whether no thread has stopped these processes; hold `lock` to rely on it."""
@@ -121,8 +128,8 @@ class ClusterState:
     def move(self, processes: ClusterProcesses, state: str, message: str = "") -> bool:
         """Go to a state, unless another thread has stopped `processes`; return whether it did.
 
-        A change of the ranks takes seconds. A thread that stops the cluster within this time
-        decides the state, and so does a start after that stop.
+        A change of the ranks takes seconds. If a thread stops the cluster during this time, it
+        decides the state, and so does a start after the stop.
         """
         with self.lock:
             if not self.is_up(processes):
@@ -131,13 +138,13 @@ class ClusterState:
             return True
 
     def begin(self, message: str = "") -> None:
-        """Go to ``running``, if no other thread has stopped the cluster meanwhile."""
+        """Go to ``running``; raise `ClusterStopped` if another thread has stopped the cluster."""
         with self.lock:
             self.usable()
             self.set("running", message)
 
     def report(self, progress: str) -> None:
-        """Make the progress of what runs the message."""
+        """Show the running task's progress as the cluster's message."""
         with self.lock:
             if self.state == "running" and self.message != progress:
                 self.set("running", progress)
@@ -146,18 +153,18 @@ class ClusterState:
         """Leave the state `since`: go to `to`, or to ``failed`` if ranks are lost."""
         with self.lock:
             if self.state == since:
-                self.set(*(("failed", self.trouble()) if self.lost() else to))
+                self.set(*(("failed", self.failure_reason()) if self.lost() else to))
 
     def state_now(self) -> tuple[str, str]:
         """Return the state and the message, which says what to do about a failure.
 
-        It is ``failed`` also when ranks were lost between cells.
+        The state is also ``failed`` if ranks were lost between cells.
         """
         with self.lock:
             if self.state == "ready" and self.lost():
-                return "failed", self.trouble()
+                return "failed", self.failure_reason()
             if self.state == "failed" and self.processes.engines.wanted is not None:
-                return "failed", self.trouble()  # the message is only about the change
+                return "failed", self.failure_reason()  # the message is only about the change
             return self.state, self.message
 
     # whether a cell can run
@@ -174,7 +181,7 @@ class ClusterState:
 
         Without `with_ring`, the ring may have to be formed again first.
         """
-        self.refuse_fork()
+        self.check_not_forked()
         engines = self.processes.engines
         lacks_ring = self.state == "failed" and engines.complete and engines.backend.ring_broken
         if (self.state in _UP and not self.lost()) or (lacks_ring and not with_ring):
@@ -182,21 +189,21 @@ class ClusterState:
         if self.state == "starting":
             raise ClusterStopped(f"cluster {self.name}: still starting. Wait until it is ready.")
         if self.state in {*_UP, "failed"}:
-            raise ClusterStopped(f"cluster {self.name} cannot run a cell: {self.trouble()}")
-        why = f" ({self.message})" if self.message else ""
+            raise ClusterStopped(f"cluster {self.name} cannot run a cell: {self.failure_reason()}")
+        message = f" ({self.message})" if self.message else ""
         raise ClusterStopped(
-            f"cluster {self.name}: {self.state}{why}. Start one with %cluster start."
+            f"cluster {self.name}: {self.state}{message}. Start one with %cluster start."
         )
 
     def parse_ranks(self, ranks: Ranks) -> tuple[int, ...]:
-        """Return the numbers of ranks; raise `ClusterStopped` if it is not known how many are."""
+        """Return the numbers of ranks; raise `ClusterStopped` if their count is not known yet."""
         if not self.n:
             self.usable()
         return parse_ranks(ranks, self.n)
 
-    def trouble(self) -> str:
+    def failure_reason(self) -> str:
         """Return why the cluster cannot run a cell, and what to do."""
-        return cluster_trouble(self.processes.engines, self.lost(), self.message)
+        return cluster_failure_reason(self.processes.engines, self.lost(), self.message)
 
     # transitions
 
@@ -210,13 +217,14 @@ class ClusterState:
                     self.set("starting", progress)
 
         try:
-            with interrupts_later(), self.lock:
+            with defer_interrupts(), self.lock:
                 if self.state != "stopped":
                     raise ClusterError(f"cluster {self.name} is {self.state}: stop it first")
-                if self.options.allocation:  # of the cluster that was attached to, and has ended
+                if self.options.allocation:  # it belongs to an attached cluster that has ended
                     n = self.options.requested_n
                     self.options = replace(self.options, n=n, hosts=None, allocation=None)
-                self._owner, self.n = os.getpid(), self.options.n
+                self._owner = os.getpid()
+                self.n = self.options.n
                 self._timings = _LazyTimings(self.options)
                 processes = self.processes = self.new_processes(progress=show)
                 atexit.register(self.stop_at_exit)
@@ -240,7 +248,8 @@ class ClusterState:
     def stop(self, message: str = "") -> bool:
         """Stop every process, unless this one is a fork; the timings are kept.
 
-        `message` says why. Return False if the processes are stopped already, or by another thread.
+        `message` says why. Return False if the processes were stopped before, or if another thread
+        stops them.
         """
         return uninterrupted(lambda: self._stop(message))
 
@@ -253,18 +262,18 @@ class ClusterState:
         """
         return ClusterStopped(f"cluster {self.name} was stopped while {activity}")
 
-    def end_remains(self, processes: ClusterProcesses) -> None:
-        """End what was started after another thread had stopped these processes.
+    def end_late_processes(self, processes: ClusterProcesses) -> None:
+        """End processes that were started after another thread had stopped `processes`.
 
-        `stop` ends the processes that exist. A start or a change of the ranks that runs at that
-        moment, in another thread, can start further ones until it notices the stop.
+        `stop` ends the processes that exist. A start or a change of the ranks in another thread
+        can start further processes until it notices the stop.
         """
         while self.processes is processes and self.state == "stopping":
             time.sleep(_POLL_S)
-        processes.end_again()
+        processes.end_late_processes()
 
-    def refuse_fork(self) -> None:
-        """Raise in a fork: it has neither the threads nor the connections of its parent."""
+    def check_not_forked(self) -> None:
+        """Raise `ClusterStopped` in a fork, which lacks its parent's threads and connections."""
         if self.forked and self.state != "stopped":
             raise ClusterStopped(
                 f"cluster {self.name}: belongs to process {self._owner}, of which this one is a "
@@ -274,9 +283,9 @@ class ClusterState:
     def new_processes(
         self, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
     ) -> ClusterProcesses:
-        """Return processes, not started; `folder` is that of a cluster that already runs."""
-        # the timings of this start: a thread that still ends these processes when another start
-        # has begun must not close the timings of that one
+        """Return processes that are not started; `folder` is the folder of a running cluster."""
+        # the processes keep the timings of this start: a thread that ends them after another start
+        # has begun must not close the timings of the later start
         timings = self._timings.get
         return ClusterProcesses(
             self.name, self.options, timings, self.receive, folder=folder, progress=progress
@@ -290,18 +299,19 @@ class ClusterState:
         processes: ClusterProcesses | None = None,
         only_ready: bool = False,
     ) -> bool:
-        """Do as `stop` does, under conditions that are checked together with the transition.
+        """Stop as `stop` does, under conditions that are checked together with the transition.
 
         Parameters
         ----------
         keep
             Detach from the processes instead, if that is possible.
         processes
-            Stop only these processes, not those of a later start; None for the current ones.
+            Stop only these processes, and not processes of a later start; None for the current
+            processes.
         only_ready
             Stop only if the cluster is ready.
         """
-        if self.forked:  # the ranks are not its own, and another thread may have held the lock
+        if self.forked:  # the ranks belong to the parent, and the lock may have been held there
             return False
         with self.lock:
             current = self.processes
@@ -324,18 +334,18 @@ class ClusterState:
         return True
 
     def _end_start(self, processes: ClusterProcesses, message: str) -> None:
-        """Stop what a start has started before it failed, or before another thread stopped it.
+        """Stop the processes of a start that has failed, or that another thread has stopped.
 
         Raise `ClusterStopped` in the second case.
         """
-        with contextlib.suppress(KeyboardInterrupt):  # why the start ended is more important
+        with contextlib.suppress(KeyboardInterrupt):  # the error of the start is more important
             if not uninterrupted(lambda: self._stop(message, processes=processes)):
-                uninterrupted(lambda: self.end_remains(processes))
+                uninterrupted(lambda: self.end_late_processes(processes))
                 raise self.stopped_error("it started") from None
 
     def stop_at_exit(self) -> None:
         """Stop, or detach if the cluster is kept, at the end of this process."""
-        # after a second Ctrl-C this process ends, and all others end without it
+        # a second Ctrl-C ends this process at once; all others then end by themselves
         with contextlib.suppress(KeyboardInterrupt):
             self._stop(keep=True)
 
@@ -344,4 +354,5 @@ class ClusterState:
         after = self.options.release_after
         text = after if isinstance(after, str) else f"{after:g} s"
         message = f"released after {text} without a cell"
+        _log.info("%s: no cell for %s, stopping if it is ready", self.name, text)
         uninterrupted(lambda: self._stop(message, only_ready=True))

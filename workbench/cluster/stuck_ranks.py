@@ -1,4 +1,4 @@
-"""Finds ranks that wait forever in a collective, and frees them.
+"""Find ranks that wait forever in a collective, and free them.
 
 Such a rank cannot be interrupted. When the backend is shut down in any rank, the collectives of
 every waiting rank raise an error, and the ring has to be formed again.
@@ -6,6 +6,7 @@ every waiting rank raise an error, and the ring has to be formed again.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 
@@ -21,14 +22,16 @@ from workbench.wire.rank_messages import (
     StateRequest,
 )
 
+_log = logging.getLogger(__name__)
+
 ASK_S = 0.1
 """Interval between requests for the ranks' states; it begins when the first rank ends the cell."""
 STUCK_S = 0.3
 """A rank waits forever if it still waits this long after another has failed or ended."""
 DRAINED_S = 3.0
-"""How long a rank may take to complete a collective that another rank has completed."""
+"""Time limit for a rank to complete a collective that another rank has completed."""
 INIT = "init()"
-"""Reported as the collective of a rank whose cell initializes the backend."""
+"""Reported as the collective of a rank while its cell initializes the backend."""
 AGAIN_S = 1.0
 """A rank that still waits this long after it was freed is freed again, by force."""
 
@@ -46,10 +49,10 @@ class StuckRankMonitor:
     released
         Whether ranks were freed.
     stall
-        If ranks were freed because others had ended the cell, or did not run it: which waited for
-        which.
-    cure
-        What to do about ranks that did not run it; empty for others.
+        A sentence that says which ranks waited for which, if ranks were freed because others had
+        ended the cell or did not run it; otherwise empty.
+    fix
+        What to do about ranks that did not run the cell; otherwise empty.
     """
 
     def __init__(
@@ -58,26 +61,27 @@ class StuckRankMonitor:
         self._cell = cell
         self._send = send
         self._outside = frozenset(outside)
-        self._asked = 0.0
+        self._asked_at = 0.0
         self._answers: dict[int, RankState] = {}
         self._in_init: set[int] = set()
         self._ended: dict[int, CellEnded] = {}
         self._ended_at: dict[int, float] = {}
         self._failed_at: float | None = None
         self._interrupted = False
-        self._freed = float("-inf")
+        self._freed_at = float("-inf")
         self.released = False
-        self.stall = self.cure = ""
+        self.stall = ""
+        self.fix = ""
 
     def interrupt(self, ranks: Iterable[int]) -> None:
-        """Raise KeyboardInterrupt in the cell on these ranks, which may end it meanwhile."""
+        """Raise KeyboardInterrupt in the cell on these ranks, unless they have ended it."""
         self._interrupted = True
         for rank in tuple(ranks):
             self._send(rank, InterruptCell(self._cell))
 
     @property
     def started(self) -> dict[int, dict[int, int]]:
-        """How many collectives ranks had started when they ended the cell, by process set.
+        """The number of started collectives at the end of the cell, by rank and process set.
 
         May be read in any thread, while ranks end the cell.
         """
@@ -86,21 +90,23 @@ class StuckRankMonitor:
     def end(self, rank: int, ended: CellEnded, now: float) -> None:
         """Record that a rank has ended the cell, with or without an error."""
         if not (self._ended or ended.error):
-            self._asked = now  # the others usually end at the same time: they are not asked
+            self._asked_at = (
+                now  # the others usually end at the same time, so they are not asked yet
+            )
         self._ended[rank] = ended
         self._ended_at[rank] = now
 
     def check(
         self, unfinished: set[int], now: float, *, rank_failed: bool, peer_lost: bool = False
     ) -> None:
-        """Ask where the unfinished ranks are; free them if all wait forever.
+        """Ask the unfinished ranks for their states; free them if all wait forever.
 
-        After `rank_failed`, ranks that wait for that one wait forever; `peer_lost` says that a rank
-        is lost.
+        After `rank_failed`, ranks that wait for the failed rank wait forever. `peer_lost` says that
+        a rank is lost.
         """
         if rank_failed and self._failed_at is None:
             self._failed_at = now
-        if now - self._asked < ASK_S:
+        if now - self._asked_at < ASK_S:
             return
         if rank_failed:
             failed = {rank for rank, ended in self._ended.items() if ended.error}
@@ -108,11 +114,11 @@ class StuckRankMonitor:
             stuck = {rank for rank in unfinished if self._stuck_by_failure(rank, failed)}
         else:
             stuck = self._stuck_by_end(unfinished)
-        if unfinished and stuck == unfinished and now - self._freed > AGAIN_S:
+        if unfinished and stuck == unfinished and now - self._freed_at > AGAIN_S:
             if not rank_failed:
                 self.stall = self._stall(unfinished)
             self.release(unfinished, peer_lost=peer_lost or self.released)
-        self._asked = now
+        self._asked_at = now
         self._answers.clear()
         for rank in unfinished | (frozenset() if rank_failed else self._outside):
             self._send(rank, StateRequest(now, stack=self._interrupted))
@@ -121,23 +127,28 @@ class StuckRankMonitor:
                 self._send(rank, StateRequest(now, outstanding=True))
 
     def release(self, ranks: Iterable[int], *, peer_lost: bool = False) -> None:
-        """Shut the backend down in every waiting rank, in case one of them misses the message.
+        """Shut the backend down in every waiting rank, because a rank may miss the message.
 
-        `peer_lost` says that a rank is lost, for which the backend itself would wait.
+        `peer_lost` says that a rank is lost; the backend itself would wait for it.
         """
+        waiting = tuple(ranks)
         self.released = True
-        self._freed = time.monotonic()
-        for rank in tuple(ranks):
+        self._freed_at = time.monotonic()
+        for rank in waiting:
             self._send(rank, ReleaseRanks(self._cell, peer_lost, bool(self._in_init)))
+        _log.info("freeing ranks %s from collectives; a rank is lost: %s", waiting, peer_lost)
 
     def answer(self, rank: int, state: RankState) -> None:
-        """Receive a rank's answer."""
+        """Store a rank's answer."""
         self._answers[rank] = state
-        (self._in_init.add if state.collective == INIT else self._in_init.discard)(rank)
+        if state.collective == INIT:
+            self._in_init.add(rank)
+        else:
+            self._in_init.discard(rank)
 
     def at_prompt(self, ranks: Iterable[int]) -> dict[int, PromptKind]:
-        """Return where ranks wait for the user, by their latest answers; ask these ranks again."""
-        # a copy: the control channel's thread adds answers while this kernel attaches
+        """Return the prompts of ranks that wait for the user, by rank; ask these ranks again."""
+        # this is a copy, because the control channel's thread adds answers during an attach
         answers = tuple(self._answers.items())
         prompts = {rank: answer.prompt for rank, answer in answers if answer.prompt}
         for rank in ranks:
@@ -145,7 +156,7 @@ class StuckRankMonitor:
         return {rank: prompts[rank] for rank in ranks if rank in prompts}
 
     def stacks(self, ranks: set[int], wait: Callable[[], None]) -> dict[int, str]:
-        """Return the Python stacks of ranks by rank; `wait` processes messages for some time."""
+        """Return the Python stacks of ranks, by rank; `wait` processes messages for some time."""
         self._answers.clear()
         for rank in ranks:
             self._send(rank, StateRequest(stack=True))
@@ -155,113 +166,127 @@ class StuckRankMonitor:
         return {rank: answer.stack for rank, answer in self._answers.items()}
 
     def _stuck_by_failure(self, rank: int, failed: set[int]) -> bool:
-        """Whether a rank waits for one that has failed, or for others that wait elsewhere.
+        """Return whether a rank waits for a failed rank, or for ranks that wait elsewhere.
 
         `failed` is empty if it is unknown, or no collective can succeed.
         """
-        place = self._answers.get(rank)
-        if not place or not place.collective or self._failed_at is None:
+        state = self._answers.get(rank)
+        if not state or not state.collective or self._failed_at is None:
             return False
-        waits, members = _waited_s(place, self._failed_at), place.members
+        waited_s = _waited_s(state, self._failed_at)
+        members = state.members
         if not failed or members is None or failed & set(members):
-            return waits >= STUCK_S
-        return waits >= DRAINED_S and not self._under_way(place, members)
+            return waited_s >= STUCK_S
+        return waited_s >= DRAINED_S and not self._is_complete(state, members)
 
-    def _under_way(self, place: RankState, members: Iterable[int]) -> bool:
-        """Whether all ranks of the process set are in the collective."""
-        its = [self._answers.get(member) for member in members]
-        return all(other is not None and _collective(other) == _collective(place) for other in its)
+    def _is_complete(self, state: RankState, members: Iterable[int]) -> bool:
+        """Return whether all ranks of the process set are in the collective of `state`."""
+        answers = [self._answers.get(member) for member in members]
+        collective = _collective(state)
+        return all(other is not None and _collective(other) == collective for other in answers)
 
     def _stuck_by_end(self, unfinished: set[int]) -> set[int]:
-        """Return the ranks that wait for one without the cell, or for each other.
+        """Return the ranks that wait for a rank without the cell, or for each other.
 
-        It has ended the cell or does not run it.
+        A rank without the cell has ended the cell, or does not run it.
         """
-        places = {
-            rank: place
+        states = {
+            rank: state
             for rank in unfinished
-            if (place := self._answers.get(rank)) and place.collective
+            if (state := self._answers.get(rank)) and state.collective
         }
-        found: set[int] = set()
+        stuck: set[int] = set()
         while more := {
             rank
-            for rank, place in places.items()
-            if rank not in found
+            for rank, state in states.items()
+            if rank not in stuck
             and (
-                any(self._never_joins(ended, place) for ended in self._ended)
-                or self._needs_outside(place)
-                or any(_waits_elsewhere(other, places[other], place) for other in found)
+                any(self._never_joins(ended, state) for ended in self._ended)
+                or self._needs_outside(state)
+                or any(_waits_elsewhere(other, states[other], state) for other in stuck)
             )
         }:
-            found |= more
-        return found
+            stuck |= more
+        return stuck
 
-    def _never_joins(self, ended: int, place: RankState) -> bool:
-        """Whether another rank waits for a rank that has ended the cell without its collective.
+    def _never_joins(self, ended: int, state: RankState) -> bool:
+        """Return whether the rank `ended` will never join the collective of another rank's `state`.
 
-        A rank that has ended has either completed the collective, and the other will soon, or
-        never called it, or left it running. Only the wait after that end counts.
+        The rank `ended` has ended the cell. Either it has completed the collective, so that the
+        other rank will soon, or it never called the collective, or it left it running. Only the
+        wait after that end counts.
         """
-        if not self._is_missing(ended, place):
+        if not self._is_missing(ended, state):
             return False
-        called = self._ended[ended].calls.get(place.process_set, 0)
-        waits = _waited_s(place, self._ended_at[ended])
-        return waits >= (STUCK_S if place.calls > called else DRAINED_S)
+        called = self._ended[ended].calls.get(state.process_set, 0)
+        waited_s = _waited_s(state, self._ended_at[ended])
+        return waited_s >= (STUCK_S if state.calls > called else DRAINED_S)
 
-    def _needs_outside(self, place: RankState) -> list[int]:
-        """Return the ranks for which a rank waits although they run no cell; empty at first.
+    def _needs_outside(self, state: RankState) -> list[int]:
+        """Return the needed ranks that run no cell; empty during the first seconds of a wait.
 
-        Cells run one after another, so these ranks come to no cell while this one runs.
+        Cells run one after another, so that these ranks run no cell until this one has ended.
         """
-        if place.collective in {INIT, UNIDENTIFIED} or place.blocked_s < DRAINED_S:
+        if state.collective in {INIT, UNIDENTIFIED} or state.blocked_s < DRAINED_S:
             return []
-        members = self._outside if place.members is None else self._outside & set(place.members)
+        members = self._outside if state.members is None else self._outside & set(state.members)
         states = {rank: self._answers[rank] for rank in members if rank in self._answers}
-        return sorted(rank for rank, state in states.items() if state.cell is None)
+        return sorted(rank for rank, other in states.items() if other.cell is None)
 
-    def _is_missing(self, ended: int, place: RankState) -> bool:
-        """Whether a rank that ended the cell is needed, and has not left the collective open."""
-        if place.members is not None and ended not in place.members:
+    def _is_missing(self, ended: int, state: RankState) -> bool:
+        """Return whether a collective needs the rank `ended`, which has not left it running."""
+        if state.members is not None and ended not in state.members:
             return False
         if not self._ended[ended].outstanding:
             return True
-        left = self._answers.get(ended)
-        return left is not None and place.collective not in left.outstanding
+        answer = self._answers.get(ended)
+        return answer is not None and state.collective not in answer.outstanding
 
     def _stall(self, waiting: Iterable[int]) -> str:
-        places = {rank: str(self._answers[rank].collective) for rank in sorted(waiting)}
+        tensors = {rank: str(self._answers[rank].collective) for rank in sorted(waiting)}
         needed = [
             rank
             for rank in sorted(self._ended)
-            if any(self._is_missing(rank, self._answers[other]) for other in places)
+            if any(self._is_missing(rank, self._answers[other]) for other in tensors)
         ]
-        outside = sorted({one for r in places for one in self._needs_outside(self._answers[r])})
+        outside = sorted(
+            {rank for other in tensors for rank in self._needs_outside(self._answers[other])}
+        )
         if needed or not outside:
-            return f"{phrase(needed)} ended the cell while {waits(places)}."
-        self.cure = "Run the cell without --ranks, or its collectives in a group of its ranks only."
-        return f"{phrase(outside, 'does', 'do')} not run this cell, but {waits(places)}."
+            return f"{phrase(needed)} ended the cell while {_waiting_text(tensors)}."
+        self.fix = "Run the cell without --ranks, or its collectives in a group of its ranks only."
+        return f"{phrase(outside, 'does', 'do')} not run this cell, but {_waiting_text(tensors)}."
 
 
-def _waits_elsewhere(other: int, its: RankState, place: RankState) -> bool:
-    """Whether a rank waits in another collective than `place`, which needs it too."""
-    if place.members is not None and other not in place.members:
+def _waits_elsewhere(other: int, other_state: RankState, state: RankState) -> bool:
+    """Return whether the rank `other` waits elsewhere, while the collective of `state` needs it."""
+    if state.members is not None and other not in state.members:
         return False
-    same = (its.collective, its.process_set) == (place.collective, place.process_set)
-    return not same and min(its.blocked_s, place.blocked_s) >= DRAINED_S
+    is_same = (other_state.collective, other_state.process_set) == (
+        state.collective,
+        state.process_set,
+    )
+    return not is_same and min(other_state.blocked_s, state.blocked_s) >= DRAINED_S
 
 
-def _collective(place: RankState) -> tuple[object, ...]:
-    """Return what identifies the collective in which a rank waits."""
-    return place.collective, place.process_set, place.collective_number
+def _collective(state: RankState) -> tuple[object, ...]:
+    """Return the identity of the collective in which a rank waits."""
+    return state.collective, state.process_set, state.collective_number
 
 
-def _waited_s(place: RankState, since: float) -> float:
-    """Return how long a rank had waited when it was asked, at most from `since` on."""
-    return min(place.blocked_s, place.asked_s - since)
+def _waited_s(state: RankState, since: float) -> float:
+    """Return how long a rank had waited when it was asked; the wait before `since` is ignored."""
+    return min(state.blocked_s, state.asked_s - since)
 
 
-def waits(tensors: dict[int, str]) -> str:
-    """Return a description of which ranks wait in which tensor."""
+def _waiting_text(tensors: dict[int, str]) -> str:
+    """Return a description of which ranks wait in which tensor.
+
+    Examples
+    --------
+    >>> _waiting_text({0: "loss", 1: "loss", 2: "grad"})
+    "ranks 0-1 wait in 'loss', rank 2 waits in 'grad'"
+    """
     return ", ".join(
         phrase(ranks, f"waits in {tensor!r}", f"wait in {tensor!r}")
         for tensor, ranks in grouped(tensors)

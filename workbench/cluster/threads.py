@@ -1,9 +1,10 @@
-"""Threads of the kernel: background tasks, postponed interrupts, and the lock for taking turns."""
+"""Background tasks, deferred interrupts, and the lock that orders cells."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import signal
 import sys
@@ -24,9 +25,12 @@ from workbench.wire.wakeup import SignalSafeEvent
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_log = logging.getLogger(__name__)
+
 _NOTICE_S = 1.0
-_LEAST_S, _LONGEST_S = 0.05, 86400.0
-"""Limits of one wait; Python's longest is finite."""
+_MIN_WAIT_S = 0.05
+_MAX_WAIT_S = 86400.0
+"""Python's longest wait is finite."""
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
@@ -34,7 +38,8 @@ _loops_lock = threading.Lock()
 def io_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of the thread that serves all agents; start it if necessary.
 
-    It runs until this process ends; `asyncio.run_coroutine_threadsafe` gives it coroutines.
+    The thread runs until this process ends. `asyncio.run_coroutine_threadsafe` submits coroutines
+    to the loop.
     """
     with _loops_lock:
         loop = _loops.get(os.getpid())  # threads do not survive a fork
@@ -47,9 +52,15 @@ def io_loop() -> asyncio.AbstractEventLoop:
 def in_background(
     task: Callable[[], Result], future: Future[Result] | None = None
 ) -> Future[Result]:
-    """Call `task` in a new thread; return a future of its result, `future` if that is given."""
+    """Call `task` in a new thread; return a future of its result (`future`, if it is given).
+
+    Examples
+    --------
+    >>> in_background(lambda: 6 * 7).result()
+    42
+    """
     future = Future() if future is None else future
-    future.set_running_or_notify_cancel()  # from now on cancel() changes nothing and returns False
+    future.set_running_or_notify_cancel()  # from now on, cancel() has no effect and returns False
 
     def run() -> None:
         try:
@@ -57,19 +68,24 @@ def in_background(
         except BaseException as error:  # noqa: BLE001 - raised by the future's result()
             future.set_exception(error)
 
-    # ipykernel finds the cell to which output belongs by the context
+    # ipykernel uses the context to assign output to a cell
     threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
     return future
 
 
-def at_once(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
+def run_concurrently(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
     """Call `function` with all items concurrently, and return the results in order.
 
-    When the interpreter exits, and no thread can start any more, the calls are sequential.
+    When the interpreter exits, no thread can start any more; then the calls are sequential.
+
+    Examples
+    --------
+    >>> run_concurrently([1, 2, 3], lambda number: number**2)
+    [1, 4, 9]
     """
     if len(items) == 1 or not threading.main_thread().is_alive():
         return [function(item) for item in items]
-    # a thread pool takes no work while the interpreter exits, which is when clusters are stopped
+    # clusters are stopped while the interpreter exits, when a thread pool accepts no work
     futures = [in_background(partial(function, item)) for item in items]
     return [future.result() for future in futures]
 
@@ -84,25 +100,30 @@ def uninterrupted(
     Parameters
     ----------
     interrupted
-        Called from the signal handler with each interrupt while `task` runs; not with one
-        that comes while the call for an earlier one lasts. Then `task` runs in another thread,
-        because the two may need the same lock.
+        Called from the signal handler with each interrupt while `task` runs, unless an earlier
+        call still runs. With this argument, `task` runs in another thread, because `task` and
+        `interrupted` may need the same lock.
+
+    Examples
+    --------
+    >>> uninterrupted(lambda: "done")
+    'done'
     """
     interrupts: list[int] = []
     calling = threading.Lock()
 
     def keep(number: int, _: FrameType | None) -> None:
         interrupts.append(number)
-        # an interrupt that comes meanwhile is handled within this call, and must not wait for
-        # a lock that this call holds
+        # a further interrupt is handled within this call, and must not wait for a lock that this
+        # call holds
         if interrupted is not None and calling.acquire(blocking=False):
             try:
                 interrupted()
             finally:
                 calling.release()
 
-    # the handler is there before the thread starts: after an interrupt of the start itself, the
-    # caller would assume that nothing was done, and call the task again while it runs
+    # the handler is installed before the thread starts: after an interrupt of the start itself,
+    # the caller would assume that nothing was done, and call the task again while it runs
     with _interrupt_handler(keep):
         result = task() if interrupted is None else in_background(task).result()
     if interrupts:
@@ -111,8 +132,8 @@ def uninterrupted(
 
 
 @contextmanager
-def interrupts_later() -> Iterator[None]:
-    """Complete the body, which must be short, before an interrupt is raised.
+def defer_interrupts() -> Iterator[None]:
+    """Defer an interrupt until the end of the body, which must be short.
 
     A second interrupt is raised immediately.
     """
@@ -132,7 +153,7 @@ def interrupts_later() -> Iterator[None]:
 
 @contextmanager
 def _interrupt_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGINT by `handler` in the body; only the main thread is ever interrupted."""
+    """Handle SIGINT with `handler` in the body; Python only interrupts the main thread."""
     usual = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(usual):
         yield
@@ -145,14 +166,22 @@ def _interrupt_handler(handler: Callable[[int, FrameType | None], None]) -> Iter
 
 
 class FairLock:
-    """A lock for cells and changes of the ranks, taken in the order of the requests."""
+    """A lock for cells and changes of the ranks, which is acquired in the order of the requests.
+
+    Examples
+    --------
+    >>> turns = FairLock()
+    >>> with turns.held():
+    ...     print("my turn")
+    my turn
+    """
 
     def __init__(self) -> None:
         self._tickets: deque[SignalSafeEvent] = deque()
         self._lock = threading.Lock()
 
     def ticket(self) -> SignalSafeEvent:
-        """Return a place in the queue, without waiting."""
+        """Return a new position in the queue, without waiting."""
         ticket = SignalSafeEvent()
         with self._lock:
             self._tickets.append(ticket)
@@ -162,7 +191,7 @@ class FairLock:
     def held(
         self,
         ticket: SignalSafeEvent | None = None,
-        what: str = "",
+        activity: str = "",
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
         """Hold the lock in the body; raise `CellInterrupted` if the user interrupts the wait.
@@ -170,24 +199,24 @@ class FairLock:
         Parameters
         ----------
         ticket
-            A place in the queue, which is always released; a new one by default, which an
-            interrupt cannot leave behind.
-        what
-            What waits, for a message after one second; empty for no message.
+            A position in the queue, which is always released. By default, a new position is used,
+            which an interrupt cannot leave behind.
+        activity
+            The activity that waits, for a message after one second; empty for no message.
         interrupted
-            Whether another thread has interrupted the wait; checked after each `wake`.
+            Returns whether another thread has interrupted the wait; checked after each `wake`.
         """
-        own_ticket = SignalSafeEvent() if ticket is None else ticket
+        held_ticket = SignalSafeEvent() if ticket is None else ticket
         try:
             if ticket is None:
                 with self._lock:
-                    self._tickets.append(own_ticket)
-            self._wait(own_ticket, what, interrupted)
+                    self._tickets.append(held_ticket)
+            self._wait(held_ticket, activity, interrupted)
             yield
         finally:
-            with interrupts_later():  # a remaining ticket would block all others
+            with defer_interrupts():  # a remaining ticket would block all others
                 with self._lock, suppress(ValueError):
-                    self._tickets.remove(own_ticket)
+                    self._tickets.remove(held_ticket)
                 self.wake()
 
     def wake(self) -> None:
@@ -197,33 +226,42 @@ class FairLock:
                 ticket.set()
 
     def _wait(
-        self, own_ticket: SignalSafeEvent, what: str, interrupted: Callable[[], bool]
+        self, ticket: SignalSafeEvent, activity: str, interrupted: Callable[[], bool]
     ) -> None:
-        notice_s: float | None = _NOTICE_S if what else None
+        notice_s: float | None = _NOTICE_S if activity else None
         try:
-            while not (self._tickets[0] is own_ticket or interrupted()):
-                if not own_ticket.wait(notice_s) and notice_s is not None:
+            while not (self._tickets[0] is ticket or interrupted()):
+                if not ticket.wait(notice_s) and notice_s is not None:
                     notice_s = None
                     sys.stdout.write(
-                        f"{what}: waiting for the cells that were queued before. To end the one "
-                        "that runs, interrupt this one, then use %cluster interrupt.\n"
+                        f"{activity}: waiting for the cells that were queued before. To end the "
+                        "one that runs, interrupt this one, then use %cluster interrupt.\n"
                     )
                     sys.stdout.flush()
             if interrupted():
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
             raise CellInterrupted(
-                f"{what or 'a cell'}: interrupted while it waited for the cells that were queued "
-                "before, which go on. Wait for them, or end the one that runs with "
+                f"{activity or 'a cell'}: interrupted while it waited for the cells that were "
+                "queued before, which go on. Wait for them, or end the one that runs with "
                 "%cluster interrupt."
             ) from None
 
 
 class LatestTask:
-    """Calls `task` in a thread after a request, once more for all requests that come meanwhile.
+    """Calls `task` in a thread after a request.
 
-    `task` reports its own errors; one that it raises ends that call only. At the exit of the
-    interpreter, a call that lasts is completed.
+    Requests during a call are merged into one further call. `task` reports its own errors; an
+    exception only ends the current call. At the exit of the interpreter, the current call is
+    completed.
+
+    Examples
+    --------
+    >>> results = []
+    >>> latest = LatestTask(lambda: results.append("called"))
+    >>> latest.request()
+    >>> latest.wait(), results
+    (True, ['called'])
     """
 
     def __init__(self, task: Callable[[], None]) -> None:
@@ -233,22 +271,23 @@ class LatestTask:
         self._changed = threading.Condition()
 
     def request(self) -> None:
-        """Have `task` called, and return immediately."""
+        """Schedule a call of `task`, and return immediately."""
         with self._changed:
             self._requested = True
             if self._running or not threading.main_thread().is_alive():
                 return
             try:
                 in_background(self._run)  # its first step waits for the lock
-            except RuntimeError:  # no thread can start: the next request tries again
+            except RuntimeError:  # no thread can start; the next request tries again
                 return
-            self._running, self._process = True, os.getpid()
+            self._running = True
+            self._process = os.getpid()
             atexit.register(self.wait)
 
     def wait(self, timeout_s: float = 5.0) -> bool:
         """Wait until all requests have been served; return False if that takes too long.
 
-        A fork has no thread to wait for.
+        In a fork, return True, because the thread only exists in the parent.
         """
         if self._process != os.getpid():
             return True
@@ -256,14 +295,15 @@ class LatestTask:
             return self._changed.wait_for(lambda: not self._running, timeout_s)
 
     def _run(self) -> None:
-        while self._take_request():
+        while self._accept_request():
             with suppress(BaseException):
                 self._task()
 
-    def _take_request(self) -> bool:
+    def _accept_request(self) -> bool:
         """Return whether the task is to be called again; if not, the thread ends."""
         with self._changed:
-            self._running, self._requested = self._requested, False
+            self._running = self._requested
+            self._requested = False
             if not self._running:
                 atexit.unregister(self.wait)
                 self._changed.notify_all()
@@ -271,7 +311,10 @@ class LatestTask:
 
 
 class IdleWatch:
-    """Calls `release` in a thread when nothing was `used` for `after_s` seconds; None for never."""
+    """Calls `release` in a thread after `after_s` seconds without a call of `used`.
+
+    If `after_s` is None, `release` is never called.
+    """
 
     def __init__(self, after_s: float | None, release: Callable[[], None]) -> None:
         self._after_s = after_s
@@ -280,7 +323,7 @@ class IdleWatch:
         self._used = 0.0
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watch."""
         if self._after_s is None:
             return
         self._stopped = threading.Event()
@@ -293,7 +336,7 @@ class IdleWatch:
         ).start()
 
     def used(self) -> None:
-        """Restart the count."""
+        """Restart the countdown."""
         self._used = time.monotonic()
 
     def stop(self) -> None:
@@ -301,8 +344,9 @@ class IdleWatch:
         self._stopped.set()
 
     def _watch(self, after_s: float, stopped: threading.Event) -> None:
-        left_s = after_s
-        while not stopped.wait(min(max(_LEAST_S, left_s), _LONGEST_S)):
-            left_s = self._used + after_s - time.monotonic()
-            if left_s <= 0:
-                self._release()  # it may refuse, such as during a long cell
+        remaining_s = after_s
+        while not stopped.wait(min(max(_MIN_WAIT_S, remaining_s), _MAX_WAIT_S)):
+            remaining_s = self._used + after_s - time.monotonic()
+            if remaining_s <= 0:
+                _log.debug("nothing was used for %g s", after_s)
+                self._release()  # the release may refuse, such as during a long cell

@@ -1,14 +1,16 @@
 """The warm process of this kernel, from which later starts on this machine are forked.
 
-The first agent that this kernel starts leaves it (`workbench.agent.warm`). A start that finds it
-usable needs neither a new interpreter nor the imports of PyTorch and the backend. If anything
-differs from the start that has left it, if it does not answer, or if it has ended, a start is as
-the first one, and leaves another warm process.
+The first agent that this kernel starts leaves a warm process (`workbench.agent.warm`). A start
+with a usable warm process needs neither a new interpreter nor the imports of PyTorch and the
+backend. Otherwise a start proceeds as the first one did, and leaves another warm process. This
+is so if the conditions of the start have changed, if the warm process does not answer, or if it
+has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -31,48 +33,55 @@ from workbench.wire.agent_messages import Load
 from workbench.wire.detached import UNKNOWN_STATUS, DetachedProcess, Spawn
 from workbench.wire.warm_messages import PACKET_BYTES, Ended, Fork, Settings, Warm, decode, encode
 
+_log = logging.getLogger(__name__)
+
 IDLE_VARIABLE = "GRADIENT_WORKBENCH_WARM"
 """The environment variable with the idle time, or ``off``."""
 _IDLE = "10m"
 _OFF = "off"
 _ANSWER_S = 3.0
-"""How long the warm process may take to fork, on a busy machine."""
+"""Time limit for the warm process to fork, on a busy machine."""
 _REPORT_S = 0.5
-"""How long it may take to report how a process has ended."""
+"""Time limit for the warm process to report how a process has ended."""
 _POLL_S = 0.01
 _UNREAD = re.compile(r"GRADIENT_WORKBENCH_\w*|JUPYTER_RUNTIME_DIR|PYTEST_CURRENT_TEST")
-"""Environment variables that nothing reads while it is loaded: forks get their new values."""
+"""Environment variables that no import reads. Forks get their new values."""
 _MODULES = ["workbench.cluster.controller", "ipyparallel.controller.app"]
-"""What forks of the warm process load besides what agents and ranks do."""
+"""Modules that the warm process loads for its forks, besides those of agents and ranks."""
 _ARGUMENTS_CHARACTERS = 512
-"""Blanks leave so much room for the arguments of forked processes, which ``ps`` shows."""
+"""Space for the arguments of forked processes, reserved with blanks, because ``ps`` shows them."""
 _SAME_STATUS = re.compile(
     r"^(?:Umask|[UG]id|Groups|Cap\w+|NoNewPrivs|Seccomp|(?:Cpus|Mems)_allowed_list):.*$",
     re.MULTILINE,
 )
-"""Lines of /proc/PID/status about what a process hands on to those that it starts."""
+"""Lines of /proc/PID/status about attributes that child processes inherit."""
 _IGNORED_SIGNALS = re.compile(r"^SigIgn:\s*([\da-f]+)$", re.MULTILINE)
 
 _lock = threading.Lock()
-_current: WarmProcess | None = None
+_current: WarmProcessHandle | None = None
 
 
 def spawner(load: Load | None) -> Spawn:
-    """Return how a process of a start on this machine is made.
+    """Return a function that starts a process on this machine.
 
     Parameters
     ----------
     load
-        What the process will be told to load, if it is an agent, which can leave a warm process.
+        The order to load for an agent, which can leave a warm process; None for other processes.
     """
     return partial(_spawn, load)
 
 
 def memory_bytes() -> int | None:
-    """Return the memory of the warm process; None if there is none.
+    """Return the memory of the warm process; None if there is no warm process.
 
-    Memory that it shares with ranks counts for each in proportion (PSS), so that the sum of all
-    processes is what they use together.
+    Memory that it shares with ranks is divided among them (PSS), so that the sum over all
+    processes is their total use.
+
+    Examples
+    --------
+    >>> memory_bytes() is None  # no cluster was started
+    True
     """
     warm = _usable()
     if warm is None or warm.agent is None:
@@ -81,26 +90,26 @@ def memory_bytes() -> int | None:
         text = Path(f"/proc/{warm.process.pid}/smaps_rollup").read_text()
     except OSError:
         return None
-    found = re.search(r"^Pss:\s*(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) << 10 if found else None
+    pss = re.search(r"^Pss:\s*(\d+) kB", text, re.MULTILINE)
+    return int(pss[1]) << 10 if pss else None
 
 
 def pid() -> int | None:
-    """Return the process id of the warm process; None if there is none."""
+    """Return the process id of the warm process; None if there is no warm process."""
     warm = _usable()
     return None if warm is None or warm.agent is None else warm.process.pid
 
 
 def end() -> None:
-    """End the warm process, if there is one; the processes that it has forked go on."""
+    """End the warm process, if there is one; processes that it has forked continue to run."""
     with _lock:
         warm = _usable()
         if warm is not None and warm.agent is not None:
             warm.end()
 
 
-def _usable() -> WarmProcess | None:
-    """Return the warm process of this kernel, not that of a process of which this is a fork."""
+def _usable() -> WarmProcessHandle | None:
+    """Return the warm process of this kernel; None in a fork of the kernel."""
     warm = _current
     return warm if warm is not None and warm.owner == os.getpid() and not warm.ended else None
 
@@ -117,33 +126,36 @@ def _spawn(
             if conditions is not None and idle_s is not None and warm.is_current(conditions):
                 fork = Fork(module, arguments, idle_s, warm.changes(), load)
                 if (process := warm.fork(fork, server, output)) is not None:
+                    _log.debug("forked process %d from the warm process", process.pid)
                     return process
+            _log.info("ending a warm process that cannot be used")
             warm.end()
             warm = None
         if load is None or conditions is None or warm is not None:
             return detached.spawn(module, arguments, server, output)
-        _current = WarmProcess(module, arguments, server, output, conditions, idle_s or 0.0)
+        _current = WarmProcessHandle(module, arguments, server, output, conditions, idle_s or 0.0)
+        _log.info("started process %d, which becomes warm", _current.process.pid)
         return ForkedProcess(_current, None)
 
 
-class WarmProcess:
-    """A process that is the agent of a start until it has loaded everything, and then warm.
+class WarmProcessHandle:
+    """The kernel's handle on a process that is an agent first, and becomes warm after its imports.
 
     Attributes
     ----------
     owner
         The process id of the kernel.
     agent
-        The process in which that agent continues; None before.
+        The process that continues as the agent; None until the process is warm.
     ended
-        Whether it has ended, or can no longer be reached.
+        Whether the process has ended, or can no longer be reached.
     codes
-        The exit statuses of the processes that it has forked, by process id.
+        The exit statuses of forked processes, by process id.
 
     Raises
     ------
     OSError
-        It cannot be started.
+        The process cannot be started.
     """
 
     def __init__(
@@ -174,11 +186,11 @@ class WarmProcess:
         io_loop().call_soon_threadsafe(io_loop().add_reader, ours, self._receive)
 
     def is_current(self, conditions: dict[str, Any]) -> bool:
-        """Return whether a new process would start under the same conditions as this one did."""
+        """Return whether the warm process was started under these conditions."""
         return conditions == self._conditions
 
     def changes(self) -> dict[str, str | None]:
-        """Return the environment variables that have changed, with their values now."""
+        """Return the environment variables that have changed, with their current values."""
         names = self._environment.keys() | os.environ.keys()
         return {
             name: os.environ.get(name)
@@ -187,7 +199,7 @@ class WarmProcess:
         }
 
     def fork(self, fork: Fork, server: int, output: int) -> DetachedProcess | None:
-        """Return a process that it has forked; None if it has not, for whatever reason."""
+        """Fork a process from the warm process, and return it; None if that fails."""
         ours, theirs = socket.socketpair()
         with ours:
             try:
@@ -196,20 +208,22 @@ class WarmProcess:
                     socket.send_fds(self._channel, [encode(fork)], descriptors)
                 ours.settimeout(_ANSWER_S)
                 forked = Forked(int(ours.recv(32)))
-                ours.sendall(b"x")  # it ends without this, so that there are never two
-            except (OSError, ValueError):
+                # without this byte the fork ends, so that there are never two processes
+                ours.sendall(b"x")
+            except (OSError, ValueError) as error:
+                _log.info("the warm process could not fork: %s", error)
                 return None
         return ForkedProcess(self, forked)
 
     def end(self) -> None:
-        """End it, also if it is stopped or stuck."""
+        """End the warm process, even if it is suspended or hangs."""
         self.ended = True
         self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_ANSWER_S)
 
     def _receive(self) -> None:
-        """Take a message, in the I/O thread."""
+        """Receive a message, in the I/O thread."""
         try:
             packet = self._channel.recv(PACKET_BYTES)
         except BlockingIOError:
@@ -230,7 +244,7 @@ class WarmProcess:
 
 
 class Forked:
-    """The identity of a forked process, whose id may be used again after its end."""
+    """The identity of a forked process; its id may be used again after its end."""
 
     def __init__(self, pid: int, began: float | None = None) -> None:
         self.pid = pid
@@ -241,7 +255,7 @@ class Forked:
                 self._process = process
 
     def runs(self) -> bool:
-        """Return whether it runs; one that has ended may not have been reaped."""
+        """Return whether the process runs; a zombie does not run."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = self._process
             if process is not None and process.is_running():
@@ -249,42 +263,42 @@ class Forked:
         return False
 
     def kill(self) -> None:
-        """Send SIGKILL, if it runs."""
+        """Send SIGKILL if the process runs."""
         if self._process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._process.kill()
 
 
 class ForkedProcess:
-    """A process that the warm process has forked, used like a `subprocess.Popen`.
+    """A forked process of the warm process, used like a `subprocess.Popen`.
 
     Parameters
     ----------
     warm
-        The warm process, which reports how this one ends.
+        The warm process, which reports how this process ends.
     forked
-        None for the agent that the warm process is itself, until it is warm.
+        The identity of the process; None for the agent in the process that becomes warm.
     """
 
-    def __init__(self, warm: WarmProcess, forked: Forked | None) -> None:
+    def __init__(self, warm: WarmProcessHandle, forked: Forked | None) -> None:
         self._warm = warm
         self._forked = forked
         self._ended: float | None = None
-        """When this was first seen to have ended, without a report."""
+        """The time at which the end of the process was first noticed, without a report."""
 
     @property
-    def _now(self) -> Forked | None:
+    def _identity(self) -> Forked | None:
         return self._forked or self._warm.agent
 
     @property
     def pid(self) -> int:
         """See `DetachedProcess`."""
-        forked = self._now
+        forked = self._identity
         return self._warm.process.pid if forked is None else forked.pid
 
     def poll(self) -> int | None:
         """See `DetachedProcess`."""
-        forked = self._now
+        forked = self._identity
         if forked is None:
             return self._warm.process.poll()
         code = self._warm.codes.get(forked.pid)
@@ -305,7 +319,7 @@ class ForkedProcess:
 
     def kill(self) -> None:
         """See `DetachedProcess`."""
-        forked = self._now
+        forked = self._identity
         if forked is None:
             self._warm.process.kill()
         else:
@@ -313,15 +327,15 @@ class ForkedProcess:
 
 
 def _idle_s() -> float | None:
-    """Return how long a warm process waits for a start; None for no warm process."""
+    """Return the idle time limit of a warm process; None for no warm process."""
     text = os.environ.get(IDLE_VARIABLE) or _IDLE
     return None if text == _OFF else parse_duration(text, IDLE_VARIABLE)
 
 
 def _conditions() -> dict[str, Any] | None:
-    """Return what a process that starts now inherits, and what its imports depend on.
+    """Return the attributes that a new process inherits, and that its imports depend on.
 
-    None if that cannot be read; then no warm process is used or left.
+    Return None if they cannot be read. Then no warm process is used or left.
     """
     try:
         status = Path("/proc/thread-self/status").read_text()
@@ -333,7 +347,7 @@ def _conditions() -> dict[str, Any] | None:
             "python": sys.executable,
             "folder": (str(folder), about.st_dev, about.st_ino),
             "status": _SAME_STATUS.findall(status),
-            # the kernel ignores SIGINT between two cells; ranks have a handler of their own
+            # SIGINT is left out: the kernel ignores it between cells, and ranks set a handler
             "ignored": int(ignored[1], 16) & ~(1 << (signal.SIGINT - 1)) if ignored else 0,
             "limits": Path("/proc/self/limits").read_text(),
             "groups": Path("/proc/self/cgroup").read_text(),

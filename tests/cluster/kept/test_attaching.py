@@ -158,7 +158,7 @@ def test_a_cell_at_a_prompt_is_interrupted(attach, capsys):
     asks = "from workbench.rank import session\nprompts = session._session._prompts\n"
     source = f"{asks}if rank: prompts.ask('?', 'breakpoint')\nhvd.allreduce(torch.ones(1))"
     # a notebook asks in its main thread; here nobody does
-    keep = "import workbench.cluster.prompts as p\np.Prompts.ask = lambda *_: 0.0\n"
+    keep = "import workbench.cluster.prompts as p\np.CellPrompts.ask = lambda *_: 0.0\n"
     kernel(keep + IN_A_CELL.format(source=source))
     capsys.readouterr()
     cluster = attach()

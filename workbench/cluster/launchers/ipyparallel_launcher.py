@@ -20,7 +20,7 @@ from traitlets import Float, Unicode
 from workbench.cluster.agent import Agent
 from workbench.cluster.launchers import FOR_HOSTS, create
 from workbench.cluster.options import checked_ssh_config
-from workbench.cluster.threads import at_once
+from workbench.cluster.threads import run_concurrently
 from workbench.errors import StartFailed, UsageError
 from workbench.hosts import parse_hosts, total_slots
 from workbench.wire.agent_messages import SignalRanks
@@ -63,7 +63,7 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
         try:
             await loop.run_in_executor(None, self._start_all, n)
         except BaseException:
-            at_once(self._agents, Agent.close)
+            run_concurrently(self._agents, Agent.close)
             raise
         threading.Thread(target=self._notify_when_ended, args=(loop,), daemon=True).start()
         return self.notify_start({"n": n})
@@ -102,7 +102,8 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
     async def stop(self) -> Any:
         """End every engine, and all processes that it has forked."""
         self._stopping = True
-        await asyncio.get_running_loop().run_in_executor(None, at_once, self._agents, Agent.close)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, run_concurrently, self._agents, Agent.close)
         return self.notify_stop({"exit_code": 0})
 
     def signal(self, sig: int | str) -> None:

@@ -25,7 +25,7 @@ from workbench.cluster.launchers.placement import (
     usable_gpus,
 )
 from workbench.cluster.options import checked_ssh_config
-from workbench.cluster.threads import at_once
+from workbench.cluster.threads import run_concurrently
 from workbench.doctor import Finding, diagnose_all, diagnose_limits
 from workbench.doctor.facts import count
 from workbench.doctor.rule import Case, Rule, rule
@@ -199,7 +199,7 @@ def vm_unreachable(vms: Vms) -> Iterable[Case]:
     if len(vms.agents) == 1:
         return
     ends = [(agent, link.address) for agent, link in zip(vms.agents, vms.links, strict=True)]
-    servers = at_once(ends, lambda end: end[0].ask("listen", address=end[1]))
+    servers = run_concurrently(ends, lambda end: end[0].ask("listen", address=end[1]))
     targets = []
     for (agent, address), server in zip(ends, servers, strict=True):
         if "error" in server:
@@ -216,7 +216,7 @@ def vm_unreachable(vms: Vms) -> Iterable[Case]:
         answers: list[dict[str, Any]] = end[0].ask("reach", targets=others, source=end[1])
         return answers
 
-    for end, answers in zip(ends, at_once(ends, connect), strict=True):
+    for end, answers in zip(ends, run_concurrently(ends, connect), strict=True):
         for other, answer in zip(
             (other_end for other_end in ends if other_end is not end), answers, strict=True
         ):
@@ -269,7 +269,7 @@ def too_few_gpus(vms: Vms) -> Iterable[Case]:
 )
 def clock_offset(vms: Vms) -> Iterable[Case]:
     """Find VMs whose clock differs from this machine's by more than a second."""
-    for agent, offset in zip(vms.agents, at_once(vms.agents, _clock_offset), strict=True):
+    for agent, offset in zip(vms.agents, run_concurrently(vms.agents, _clock_offset), strict=True):
         if abs(offset) > _MAX_CLOCK_OFFSET_S:
             yield Case(f"its clock is {offset:+.1f} s off this machine's", agent.name)
 
@@ -358,7 +358,7 @@ def survey(
     try:
         return _check(agents, time.monotonic() + timeout_s)
     finally:
-        at_once(agents, Agent.close)
+        run_concurrently(agents, Agent.close)
 
 
 def _check(agents: list[Agent], deadline: float) -> Survey:

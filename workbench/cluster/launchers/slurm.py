@@ -24,7 +24,7 @@ from typing import Any
 from workbench.cluster.launchers import Connection, RelayLauncher, python_failure, slurm_commands
 from workbench.cluster.launchers.slurm_job import Job
 from workbench.cluster.options import Options
-from workbench.cluster.threads import interrupts_later
+from workbench.cluster.threads import defer_interrupts
 from workbench.errors import StartFailed
 from workbench.hosts import Host, total_slots
 
@@ -111,7 +111,7 @@ class SlurmLauncher(RelayLauncher):
     def _submit(self, name: str, options: Options) -> str:
         """Submit a job, start its guard, and return its id."""
         # Delay interrupts: a submitted job can only be cancelled if its id is known.
-        with interrupts_later():
+        with defer_interrupts():
             self._allocation = Allocation(name, "", own=True)
             with contextlib.suppress(OSError):
                 self._guard = subprocess.Popen(
