@@ -27,7 +27,8 @@ class _Watch(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return None
-        load, (call, hint) = spec.loader.exec_module, self.calls[fullname]
+        load = spec.loader.exec_module
+        call, hint = self.calls[fullname]
 
         def exec_module(module: ModuleType) -> None:
             try:

@@ -58,7 +58,8 @@ def run(
 
     A measurement has only the variables `names` instead.
     """
-    mode, process = GradientMode(), os.getpid()
+    mode = GradientMode()
+    process = os.getpid()
     caught = _ResultCatcher(shell, source, capture.channel)
     state.reserve.take()
     with capture(number), caught.installed():
@@ -166,7 +167,8 @@ def _described(shell: Any, error: BaseException) -> RankError:
     try:
         message, text = tracebacks.describe(shell, error)
     except Exception as other:  # noqa: BLE001 - methods of a user's exception may raise anything
-        message, text = f"<cannot be shown: {type(other).__name__}>", ""
+        message = f"<cannot be shown: {type(other).__name__}>"
+        text = ""
     return RankError(name, message, text)
 
 
@@ -243,13 +245,15 @@ class _ResultCatcher:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Replace the shell's functions in the body."""
-        shell, trap = self._shell, self._shell.display_trap
+        shell = self._shell
+        trap = self._shell.display_trap
         functions: dict[str, Any] = {
             "showtraceback": self._show_error,
             "showsyntaxerror": self._show_error,
             "loop_runner": _run_coroutine,
         }
-        hook, trap.hook = trap.hook, self._on_value
+        hook = trap.hook
+        trap.hook = self._on_value
         if not isinstance(shell.compile.get_code_name, _CellNames):
             shell.compile.get_code_name = _CellNames(shell.compile.get_code_name)
         saved = {name: getattr(shell, name) for name in functions}
@@ -278,7 +282,8 @@ class _ResultCatcher:
             return
         if raised is not None:
             self.error = raised
-            sys.last_type, sys.last_value = type(raised), raised
+            sys.last_type = type(raised)
+            sys.last_value = raised
             sys.last_traceback = raised.__traceback__
             return
         last: BaseException | None = getattr(sys, "last_value", None)

@@ -77,7 +77,8 @@ class Control:
 
     def _state(self, request: StateRequest) -> RankState:
         """Return what the main thread is doing."""
-        recorder, backend = self._recorder, self._backend
+        recorder = self._recorder
+        backend = self._backend
         pending = backend.pending().operations
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         blocked = recorder.waits.blocked or self._unreported(frame)

@@ -137,10 +137,12 @@ class Interrupts:
             Whether an interrupt that arrived before is raised immediately.
         """
         signal.signal(signal.SIGINT, self._raise)
-        usual, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        usual = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         try:
             with self._lock:
-                self._open, asked = True, earlier and self._asked == self._cell
+                asked = earlier and self._asked == self._cell
+                self._open = True
             if asked:
                 raise KeyboardInterrupt
             yield

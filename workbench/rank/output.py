@@ -187,7 +187,8 @@ class OutputChannel:
                 return
             self._between += len(text)
             if self._between > _MAX_BETWEEN:
-                kind, text = "stderr", _LEFT_OUT
+                kind = "stderr"
+                text = _LEFT_OUT
         first = not self._pending  # before a signal handler may add to it
         self._pending.append((kind, self._iteration(), text))
         self._window.write(len(text))
@@ -204,7 +205,8 @@ class OutputChannel:
         messages: list[Message] = []
         if self._cell is None:
             return messages
-        pending, self._pending = self._pending, []
+        pending = self._pending
+        self._pending = []
         segments: list[tuple[OutputKind, int, str]] = []
         size = left = self._window.chunk
         for (kind, iteration), pieces in itertools.groupby(pending, key=lambda one: one[:2]):
@@ -217,7 +219,8 @@ class OutputChannel:
                 left -= len(text)
                 if left <= 0:
                     messages.append(self._message(self._cell, segments))
-                    segments, left = [], size
+                    segments = []
+                    left = size
         if segments:
             messages.append(self._message(self._cell, segments))
         return messages
@@ -367,7 +370,8 @@ class CellDisplays(ZMQDisplayPublisher):
             content = hooked["content"]
         display_id = (content.get("transient") or {}).get("display_id")
         areas = self._channel.areas
-        area, shown = areas.current(), content["data"]
+        area = areas.current()
+        shown = content["data"]
         if area is not None and areas.add(area, shown, display_id, update=update):
             return
         if not is_blank(shown):  # an empty line of rich
@@ -417,7 +421,8 @@ class Capture:
         displays = shell.display_pub
         self.channel.begin(cell)
         self.channel.areas.begin_cell()
-        sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
+        sys.stdout = self._streams["stdout"]
+        sys.stderr = self._streams["stderr"]
         shell.display_pub = self._displays
         self._descriptors.redirect()
         try:
@@ -429,6 +434,7 @@ class Capture:
             self._descriptors.restore()
             self.channel.forward()
             # the cell may have replaced them; threads of the user continue to print to them
-            sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
+            sys.stdout = self._streams["stdout"]
+            sys.stderr = self._streams["stderr"]
             shell.display_pub = displays
             self.channel.end()

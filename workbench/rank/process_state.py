@@ -93,14 +93,16 @@ class AddressReserve:
 
     def release(self) -> None:
         """Make the space available until the next cell; in any thread."""
-        mapped, self._mapped = self._mapped, None
+        mapped = self._mapped
+        self._mapped = None
         if mapped is not None:
             mapped.close()
 
     def shortage(self, left_bytes: int = _RESERVE_BYTES) -> str:
         """Return how much is used if at most `left_bytes` of the limit are left; else nothing."""
         try:
-            limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _address_space()
+            limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+            used = _address_space()
             if not 0 <= limit < used + left_bytes:
                 return ""
             return (

@@ -93,7 +93,8 @@ class Profiler:
         return True
 
     def _is_own(self, number: int) -> bool:
-        request, ended = self._request, self._ended
+        request = self._request
+        ended = self._ended
         numbers = {one.profile for one in (request, ended) if one is not None}
         return number in numbers
 
@@ -101,7 +102,9 @@ class Profiler:
         with self._lock:
             is_free = self._torch is None and not self._changing and not self._writing
             if is_free:
-                self._request, self._payload, self._ended = request, None, None
+                self._request = request
+                self._payload = None
+                self._ended = None
                 self._cancelled = False
                 self._recorder.at_iteration = self._iteration_ended
         if not is_free:
@@ -161,7 +164,8 @@ class Profiler:
         if records.cell == self._open_in:
             self._refuse(request, f"The cell {_OPEN_BLOCK} Profile another cell.")
             return
-        self._cell, self._first = records.cell, records.iterations
+        self._cell = records.cell
+        self._first = records.iterations
         self._memory_bytes = _memory_bytes()
         available = psutil.virtual_memory().available
         self._most_memory_bytes = min(MAX_MEMORY_BYTES, available // (_SHARE * _ranks_here()))
@@ -246,7 +250,9 @@ class Profiler:
             target=self._write, args=(ended, result), name="workbench-profile", daemon=True
         )
         with self._lock:
-            self._ended, self._request, self._writing = ended, None, True
+            self._ended = ended
+            self._request = None
+            self._writing = True
         try:
             writer.start()
         except RuntimeError:
@@ -257,7 +263,8 @@ class Profiler:
         """End the profile after an error; raise nothing."""
         if request is None:
             return
-        running, self._torch = self._torch, None
+        running = self._torch
+        self._torch = None
         with contextlib.suppress(Exception):
             if running is not None:
                 running.stop()
@@ -267,7 +274,8 @@ class Profiler:
             self._refuse(request, f"PyTorch's profiler has failed: {error}")
 
     def _refuse(self, request: ProfileRequest, note: str) -> None:
-        self._request, self._recorder.at_iteration = None, None
+        self._request = None
+        self._recorder.at_iteration = None
         self._recorder.profiling = False
         self._send(_nothing(request.profile, self._cell, note))
 
@@ -279,7 +287,8 @@ class Profiler:
             if is_open:
                 self._open_in = ended.cell
         except Exception as error:  # noqa: BLE001 - the kernel waits for an answer
-            data, why = b"", f"its trace cannot be written ({error})"
+            data = b""
+            why = f"its trace cannot be written ({error})"
         else:
             size, most = (f"{count / 1e6:.0f} MB" for count in (len(data), MAX_BYTES))
             too_large = f"its trace has {size}, and at most {most} are sent"

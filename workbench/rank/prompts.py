@@ -98,7 +98,8 @@ class Prompts:
                 f"{_call(kind)}: not possible in a process that the cell has started, such as a "
                 "DataLoader's worker. Use num_workers=0, or ask in the rank itself."
             )
-        number, waiting = next(self._numbers), _Waiting(kind)
+        number = next(self._numbers)
+        waiting = _Waiting(kind)
         try:
             with self._lock:
                 cell = self._interrupts.cell

@@ -74,7 +74,8 @@ class Sampler:
     def end_cell(self) -> None:
         """Send the samples of the cell before it ends."""
         with self._starting:
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = None
             self._stop.set()
         if thread is not None and thread.is_alive():  # it may have had no memory to start
             thread.join()
@@ -96,7 +97,9 @@ class Sampler:
         loop = self._recorder.loop
         spent: Counter[_Line] = Counter()
         latest: Counter[_Line] = Counter()  # since the latest step
-        steps, began, last = loop.steps, perf_counter(), perf_counter()
+        steps = loop.steps
+        began = perf_counter()
+        last = perf_counter()
         while last - began < seconds:
             stopped = stop.wait(max(_INTERVAL_S, (last - began) * _SHARE))
             if loop.steps != steps:
@@ -124,7 +127,8 @@ def _line() -> _Line | None:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found: TracebackFrame | None = None
     while frame is not None:
-        code, one = frame.f_code, TracebackFrame(frame, frame.f_lineno, 0)
+        code = frame.f_code
+        one = TracebackFrame(frame, frame.f_lineno, 0)
         if code.co_name == "__next__" and code.co_filename == _LOADER:
             return None
         if found is None and _is_of_user(one):

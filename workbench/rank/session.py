@@ -234,7 +234,9 @@ class Session:
         self._sampler.begin_cell(number)
         self._profiler.begin_cell()
         self.recorder.used_while_off = False
-        began, cpu, thread = perf_counter_ns(), process_time_ns(), thread_time_ns()
+        began = perf_counter_ns()
+        cpu = process_time_ns()
+        thread = thread_time_ns()
         try:
             with self._prompts.installed():
                 result = cells.run(
@@ -245,7 +247,8 @@ class Session:
             self._state.reserve.release()
             result = cells.failed(error)
         finally:
-            wall_ns, thread_ns = perf_counter_ns() - began, thread_time_ns() - thread
+            wall_ns = perf_counter_ns() - began
+            thread_ns = thread_time_ns() - thread
             self._interrupts.end_cell()
             self._profiler.end_cell()
             for hooks in self.hooks:
@@ -263,7 +266,8 @@ class Session:
             separate = self._records.separate_iterations(number, collectives)
         recorder = self.recorder
         iterations = recorder.records.iterations if recorder.on else None
-        cpu_ns, hooked = process_time_ns() - cpu, recorder.used_while_off
+        cpu_ns = process_time_ns() - cpu
+        hooked = recorder.used_while_off
         self.cost = CellCost(wall_ns, cpu_ns, thread_ns, iterations, hooked)
         ended = CellEnded(
             cell=number,

@@ -51,7 +51,8 @@ class TorchProfiler:
 
     def start(self) -> None:
         """Start to record."""
-        config, activities = self._settings.config(), self._settings.kineto_activities
+        config = self._settings.config()
+        activities = self._settings.kineto_activities
         with _without_kineto_error():
             self._module._prepare_profiler(config, activities)
         self._module._run_on_profiler_start()
@@ -103,7 +104,8 @@ def _without_kineto_error() -> Iterator[None]:
     Everything else that is written to standard error meanwhile is written afterwards.
     """
     with contextlib.ExitStack() as files:
-        kept, passed = os.memfd_create("workbench-stderr"), os.dup(2)
+        kept = os.memfd_create("workbench-stderr")
+        passed = os.dup(2)
         for one in (kept, passed):
             files.callback(os.close, one)
         os.dup2(kept, 2)
@@ -120,7 +122,8 @@ def compressed(result: Any) -> tuple[bytes, bool]:
     """Return a trace in JSON, compressed, and whether a block of the user was open at its end."""
     folder = Path(tempfile.mkdtemp(prefix="workbench-profile-"))  # readable by this user only
     try:
-        plain, small = folder / "trace.json", folder / "trace.json.gz"
+        plain = folder / "trace.json"
+        small = folder / "trace.json.gz"
         result.save(str(plain))
         with plain.open("rb") as source, gzip.open(small, "wb", compresslevel=3) as target:
             shutil.copyfileobj(source, target, 1 << 20)

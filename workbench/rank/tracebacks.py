@@ -71,9 +71,11 @@ def _earlier(error: BaseException, one: _ErrorFormatter) -> Iterator[str]:
     seen = {id(error)}
     while True:
         if error.__cause__ is not None:
-            error, why = error.__cause__, _CAUSE
+            error = error.__cause__
+            why = _CAUSE
         elif error.__context__ is not None and not error.__suppress_context__:
-            error, why = error.__context__, _CONTEXT_OF
+            error = error.__context__
+            why = _CONTEXT_OF
         else:
             break
         if id(error) in seen:
@@ -146,7 +148,8 @@ def _frames(error: BaseException, paint: TracebackStyle, most: int, context: int
     if isinstance(error, SyntaxError) and places and _is_ours(places[-1].file):
         places.pop()  # IPython's compiler; the error itself shows the line
     chosen = _chosen(places, most)
-    parts, before = [], -1
+    parts = []
+    before = -1
     for number in chosen:
         if number - before > 1:
             parts.append(_left_out(places[before + 1 : number]))

@@ -52,7 +52,8 @@ class Transfers:
             payload = self._interruptible(number, lambda: dump(values))
         except Exception:  # noqa: BLE001 - a user's class may raise anything
             return UnpicklableValue(*self._interruptible(number, lambda: unsendable(values)))
-        self._number, self._payload = number, payload
+        self._number = number
+        self._payload = payload
         types = {name: type_name(value) for name, value in values.items()}
         return PackedValues(payload.sizes, types)
 
@@ -112,7 +113,9 @@ class Transfers:
             self._refusal = f"MemoryError: no {sum(sizes) / _MB:.0f} MB are free"
 
     def _drop(self) -> None:
-        self._number, self._payload, self._loaded = None, None, ({}, {})
+        self._number = None
+        self._payload = None
+        self._loaded = ({}, {})
         self._refusal = ""
 
     def _interruptible(self, number: int, work: Callable[[], Any]) -> Any:

@@ -317,9 +317,11 @@ class OutputAreas:
     def _send(self, area: OutputArea) -> None:
         if not (area.changed and area.displayed and self._is_open()):
             return
-        bundle, update = area.bundle(), area.shown
+        bundle = area.bundle()
+        update = area.shown
         if not update and is_blank(bundle):
             return
-        area.changed, area.shown = False, True
+        area.changed = False
+        area.shown = True
         area.sent_s = monotonic()
         self._show(bundle, {}, area.display_id, update=update)

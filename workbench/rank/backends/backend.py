@@ -247,7 +247,8 @@ class CellCollectives:
 
         In any thread.
         """
-        before, calls = self._before.submitted, dict(self._recorder.waits.calls)
+        before = self._before.submitted
+        calls = dict(self._recorder.waits.calls)
         for process_set, count in self._backend.pending().submitted.items():
             calls[process_set] = calls.get(process_set, 0) + count - before.get(process_set, 0)
         return calls

@@ -114,7 +114,8 @@ class DDPBackend(Backend):
         """
         os.environ.update(environment)
         name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-        aborted, self._aborted = self._aborted, None
+        aborted = self._aborted
+        self._aborted = None
         if name == aborted:  # the other ranks have given up to wait for this one
             raise RingNotFormed(ABORTED)
         try:
@@ -163,7 +164,8 @@ class DDPBackend(Backend):
     @neutral()
     def largest(self, number: float, name: str) -> float:  # noqa: ARG002
         """Return the maximum of a number over all ranks."""
-        devices, cpu = dist.group.WORLD._device_types, torch.device("cpu")
+        devices = dist.group.WORLD._device_types
+        cpu = torch.device("cpu")
         device = cpu if cpu in devices or not devices else devices[0]
         tensor = torch.tensor(number, dtype=torch.float64, device=device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
@@ -187,9 +189,11 @@ class DDPBackend(Backend):
 
     def pending(self) -> Pending:
         """Return what is not finished, in any thread; empty if it is not known."""
-        destroyed, groups = self._groups.destroyed, self._groups.names()
+        destroyed = self._groups.destroyed
+        groups = self._groups.names()
         started = {name: _started(group) for name, group in groups.items()}
-        before, self._counted = self._counted, (destroyed, started)
+        before = self._counted
+        self._counted = (destroyed, started)
         numbers: dict[str, int] = {}
         submitted: dict[int, int] = {}
         for name, group in groups.items():
@@ -232,7 +236,8 @@ class DDPBackend(Backend):
 
         The number is only of a send, receive or new group: `pending` has the groups of collectives.
         """
-        call, number = torch_waits.find(frame), 0
+        call = torch_waits.find(frame)
+        number = 0
         if call and call.ranks is not None and str(len(call.ranks)) != os.environ["WORLD_SIZE"]:
             number = zlib.crc32(repr(call.ranks).encode()) & 0x3FFFFFFF | 0x40000000
             self._recorder.members[number] = call.ranks
@@ -252,7 +257,8 @@ class DDPBackend(Backend):
         return flight_recorder.unfinished(gpu=not self._recorder.capturing)
 
     def _abort_init(self, name: str) -> None:
-        sockets, deadline = self._groups.sockets, time.monotonic() + _BREAK_S
+        sockets = self._groups.sockets
+        deadline = time.monotonic() + _BREAK_S
         while sockets.forming and name in {"", sockets.name} and time.monotonic() < deadline:
             sockets.shut_down()  # repeatedly, since further connections may be opened
             self._groups.abort_on_gpu()
@@ -266,7 +272,8 @@ def _unless_destroyed() -> contextlib.suppress:
 
 def _started(group: Any) -> int:
     """Return how many collectives, sends and receives a group has started, by all its backends."""
-    backends, count = {}, 0
+    backends = {}
+    count = 0
     with contextlib.suppress(RuntimeError):  # destroyed meanwhile
         backends = {id(one): one for one in map(group._get_backend, group._device_types)}
     for one in backends.values() or (group,):

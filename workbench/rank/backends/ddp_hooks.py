@@ -124,7 +124,8 @@ class DDPHooks(Hooks):
 
     def _follow_model(self, ddp: Any) -> None:
         """Give the reducer of a model a group that forwards."""
-        reducer, group = getattr(ddp, "reducer", None), getattr(ddp, "process_group", None)
+        reducer = getattr(ddp, "reducer", None)
+        group = getattr(ddp, "process_group", None)
         if isinstance(reducer, dist.Reducer) and group is not None:
             layout = [len(parameters) for parameters in reversed(self._assigned)]
             if not layout and id(reducer) not in self._models:
@@ -171,7 +172,9 @@ class DDPHooks(Hooks):
             recorder.used_while_off = True
             return users.hook(users.state, bucket)
         buffer = bucket.buffer()
-        size, handle, began = sent_bytes(buffer), Bucket(recorder), perf_counter_ns()
+        size = sent_bytes(buffer)
+        handle = Bucket(recorder)
+        began = perf_counter_ns()
         with self._calls.hook_of_ddp(handle.sent):
             future = users.hook(users.state, bucket)
             if (model := users.model()) is not None:
@@ -254,7 +257,8 @@ class _Model:
         if reducer is None:
             return
         if layout:
-            self._layout, self._next = layout, 0
+            self._layout = layout
+            self._next = 0
         self._forward_to(group)
         if not self._groups or self._groups[-1].size() != group.size():
             native = None if on_gpu else native_group.load()
@@ -288,7 +292,8 @@ class _Model:
     def next_bucket(self, backward: int) -> int:
         """Return the index of the next bucket: a reducer sends them in their order."""
         if backward != self._backward:  # an earlier one may have failed in the middle
-            self._backward, self._next = backward, 0
+            self._backward = backward
+            self._next = 0
             for group in self._groups:
                 if layout := group.take_layout():
                     self._layout = layout

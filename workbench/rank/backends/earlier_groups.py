@@ -85,7 +85,8 @@ class EarlierGroups:
             How long the forming of a group may take.
         """
         self._formed = []
-        world, kept = distributed_c10d._world, [set(its) for its in every]
+        world = distributed_c10d._world
+        kept = [set(its) for its in every]
         known = sorted({group for its in kept for group in its}, key=lambda one: int(one.name))
         for group in known:
             if any(rank >= len(kept) or group not in kept[rank] for rank in group.ranks):
@@ -114,7 +115,9 @@ class EarlierGroups:
 
     def replace(self) -> None:
         """Let what refers to an earlier group refer to the one that was formed instead."""
-        formed, self._formed, self._groups = self._formed, [], {}
+        formed = self._formed
+        self._formed = []
+        self._groups = {}
         for old, new in formed:
             for holder in gc.get_referrers(old):
                 _replace(holder, old, new)

@@ -78,7 +78,8 @@ def unfinished(*, gpu: bool = True) -> list[Recorded]:
 
 
 def _read(gpu: bool = True) -> list[Recorded]:
-    found, clocks = [], perf_counter_ns() - time_ns()
+    found = []
+    clocks = perf_counter_ns() - time_ns()
     for recorder, function in enumerate(_DUMPS if gpu else _DUMPS[:1]):
         dump = getattr(torch._C._distributed_c10d, function, None)
         if dump is None:  # PyTorch before 2.6, or one without NCCL
@@ -91,10 +92,12 @@ def _read(gpu: bool = True) -> list[Recorded]:
 
 def _recorded(recorder: int, entry: dict[str, Any], clocks: int) -> Recorded:
     function = entry["profiling_name"].rpartition(":")[2]
-    group, finished = entry["process_group"][0], bool(entry["retired"])
+    group = entry["process_group"][0]
+    finished = bool(entry["retired"])
     name = f"{function} {entry['collective_seq_id']}"
     submitted = int(entry["time_created_ns"]) + clocks
-    sizes, dtypes = entry.get("input_sizes", ()), entry.get("input_dtypes", ())
+    sizes = entry.get("input_sizes", ())
+    dtypes = entry.get("input_dtypes", ())
     tensors = ", ".join(f"{one} {list(size)}" for one, size in zip(dtypes, sizes, strict=False))
     number = int(entry["record_id"])
     return Recorded((recorder, number), str(group), name, submitted, finished, tensors)

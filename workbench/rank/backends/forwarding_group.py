@@ -17,7 +17,8 @@ from workbench.rank.backends.torch_operations import sent_bytes
 from workbench.rank.interrupts import postpones_interrupts
 from workbench.rank.recording.patches import Function
 
-_ALLREDUCE, _BROADCAST = dist.ProcessGroup.allreduce, dist.ProcessGroup.broadcast
+_ALLREDUCE = dist.ProcessGroup.allreduce
+_BROADCAST = dist.ProcessGroup.broadcast
 """The methods themselves, which recording replaces in the class."""
 
 
@@ -80,5 +81,6 @@ class ForwardingGroup(dist.ProcessGroup):
 
     def take_layout(self) -> list[int]:
         """Return the number of parameters of each bucket if DDP has divided them again."""
-        layout, self._layout = self._layout, None
+        layout = self._layout
+        self._layout = None
         return [] if layout is None else list(layout.tolist())

@@ -30,7 +30,8 @@ def install() -> None:
     """Handle exceptions in C++ that nothing catches; outside of cells."""
     try:
         library = ctypes.CDLL(_LIBRARY)
-        set_handler, exception_type = library[_SET_HANDLER], library.__cxa_current_exception_type
+        set_handler = library[_SET_HANDLER]
+        exception_type = library.__cxa_current_exception_type
     except (OSError, AttributeError):  # another C++ library
         return
     if _kept:

@@ -126,7 +126,8 @@ class HorovodBackend(Backend):
         """
         os.environ.update({**shared, **_own_settings(), **environment})
         mpi = mpi_controller.is_used()  # whose ring has no sockets that could be shut down
-        aborted, self._aborted = self._aborted, None
+        aborted = self._aborted
+        self._aborted = None
         if not mpi:
             if aborted == environment["HOROVOD_GLOO_RENDEZVOUS_PORT"]:
                 raise RingNotFormed(ABORTED)  # the other ranks no longer wait for this one
@@ -270,7 +271,8 @@ class HorovodBackend(Backend):
         return name, int(getattr(process_set, "process_set_id", 0) or 0)
 
     def _abort_init(self, name: str) -> None:
-        ring, deadline = self._ring, time.monotonic() + _BREAK_S
+        ring = self._ring
+        deadline = time.monotonic() + _BREAK_S
         while name in {"", ring.name} and time.monotonic() < deadline:
             if not (ring.forming or self._shutdown.locked()):
                 return

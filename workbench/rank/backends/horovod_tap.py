@@ -142,7 +142,8 @@ class Tap:
             rest = records[~done]
             done &= records[:, _STATUS] == 0  # a failed one has communicated nothing
             if not done.all():
-                records, part = records[done], part[done]
+                records = records[done]
+                part = part[done]
             found = [NONE] * len(untils)
             if len(records):
                 found = self._collected(records, part, len(untils))
@@ -183,13 +184,15 @@ class Tap:
     ) -> list[Collected]:
         """Return the collectives of each part of some records; a group of tensors is one."""
         order = _by_part_and_name(records, part)
-        records, part = records.take(order, axis=0), part[order]
+        records = records.take(order, axis=0)
+        part = part[order]
         tensors = np.ones(len(records), np.int64)
         handles = np.sort(records[:, _HANDLE])
         if (handles[1:] == handles[:-1]).any():
             records, part, tensors = _grouped(records, part)
         described = np.empty((len(records), len(_DESCRIBE) + 1), np.int64)
-        described[:, :-1], described[:, -1] = records[:, _DESCRIBE], tensors
+        described[:, :-1] = records[:, _DESCRIBE]
+        described[:, -1] = tensors
         times = _times(records)
         bounds = part.searchsorted(np.arange(parts + 1)).tolist()
         return [

@@ -30,14 +30,16 @@ def job() -> str:
     """
     if not mpi_ops.mpi_built() or os.environ.get(_CONTROLLER, "mpi") != "mpi":
         return ""
-    name, size = os.environ.get("PMIX_NAMESPACE", ""), os.environ.get("OMPI_COMM_WORLD_SIZE", "")
+    name = os.environ.get("PMIX_NAMESPACE", "")
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
     return f"{name} {size}" if name and size else ""
 
 
 def start_mpi() -> None:
     """Start MPI, unless it runs; return when all processes of the job have."""
     library = mpi_ops._basics.MPI_LIB_CTYPES
-    started, provided = ctypes.c_int(), ctypes.c_int()
+    started = ctypes.c_int()
+    provided = ctypes.c_int()
     library.MPI_Initialized(ctypes.byref(started))
     if not started.value:
         library.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))

@@ -106,7 +106,8 @@ def _compile(work: Path) -> Path:
     distribution = setuptools.Distribution({"name": _NAME, "ext_modules": [extension]})
     distribution.cmdclass = {"build_ext": options}
     command: Any = distribution.get_command_obj("build_ext")
-    command.build_lib, command.build_temp = str(work / "lib"), str(work / "objects")
+    command.build_lib = str(work / "lib")
+    command.build_temp = str(work / "objects")
     try:
         command.ensure_finalized()
         command.run()

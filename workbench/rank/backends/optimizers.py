@@ -42,7 +42,8 @@ class NewestOptimizer(Patches):
 
     def _make_hook(self, original: Function) -> Function:
         def make_hook(optimizer: Any, parameter: Any) -> Function:
-            hook, own = original(optimizer, parameter), id(optimizer)
+            hook = original(optimizer, parameter)
+            own = id(optimizer)
             user = self._take(own, parameter)
 
             def reduce(*gradients: Any) -> None:

@@ -31,7 +31,8 @@ from workbench.rank.recording.recorder import Recorder
 
 FORM_S = 30.0
 """How long the ranks may take to form the ring."""
-_init, _destroy = distributed_c10d.init_process_group, distributed_c10d.destroy_process_group
+_init = distributed_c10d.init_process_group
+_destroy = distributed_c10d.destroy_process_group
 _new_helper = distributed_c10d._new_process_group_helper
 _SIGNATURE = inspect.signature(_init)
 _WITH_OPTIONS = ("pg_options", "device_id", "_ranks")
@@ -149,7 +150,8 @@ class ProcessGroups:
         self.sockets = RingSockets(ring, listeners=False)
         self._inits = 0
         flight_recorder.enable()
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        address = os.environ["MASTER_ADDR"]
+        port = int(os.environ["MASTER_PORT"])
         with self.sockets:
             check()
             # PyTorch tries for long, although the store already listens unless rank 0 has ended
@@ -164,7 +166,8 @@ class ProcessGroups:
             dist.all_gather_object(every, (self.sockets.ends(), self._earlier.described()))
             self.sockets.peers = {(address, port), *(end for ends, _ in every for end in ends)}
             self._earlier.form([groups for _, groups in every], timedelta(seconds=FORM_S))
-        self._ready, usual = dist.group.WORLD, distributed_c10d.default_pg_timeout
+        self._ready = dist.group.WORLD
+        usual = distributed_c10d.default_pg_timeout
         self._store.set_timeout(usual)
         distributed_c10d._set_pg_timeout(usual, self._ready)
         return float(total.item())
@@ -294,7 +297,8 @@ class ProcessGroups:
         distributed_c10d._set_pg_timeout(limit)
 
     def _destroy_all(self) -> None:
-        groups, self._ready = list(distributed_c10d._world.pg_names), None
+        groups = list(distributed_c10d._world.pg_names)
+        self._ready = None
         unfinished = bool(flight_recorder.unfinished())
         self.destroyed += 1
         _destroy()

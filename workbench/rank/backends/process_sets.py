@@ -25,7 +25,8 @@ _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _CONNECT_S = 5.0
 _SHUT_DOWN = "Horovod is shutting down."
 """Message of a ValueError of both functions, for which collectives raise HorovodInternalError."""
-_add, _remove = process_sets.add_process_set, process_sets.remove_process_set
+_add = process_sets.add_process_set
+_remove = process_sets.remove_process_set
 _recorder: Recorder
 _ring: RingSockets
 
@@ -74,7 +75,8 @@ def dynamic() -> bool:
 def install(recorder: Recorder, ring: RingSockets) -> None:
     """Replace Horovod's functions by those of this module."""
     global _recorder, _ring
-    _recorder, _ring = recorder, ring
+    _recorder = recorder
+    _ring = ring
     for owner in (horovod.torch, horovod.torch.mpi_ops, process_sets):
         owner.add_process_set = add_process_set
         owner.remove_process_set = remove_process_set

@@ -76,7 +76,8 @@ class RingSockets:
         """
         found = set()
         for one in self._formed:
-            own, other = _end(*one, remote=False), _end(*one, remote=True)
+            own = _end(*one, remote=False)
+            other = _end(*one, remote=True)
             if own and other and store not in {own, other}:
                 found.add(own[0])
         return found
@@ -97,7 +98,8 @@ class RingSockets:
 
     def shut_down(self) -> None:
         """Make every read and write fail, without closing the descriptors."""
-        now, growing = _open_sockets(), self._growing
+        now = _open_sockets()
+        growing = self._growing
         chosen = now - self._before if self.forming else self._ring & now
         if growing is not None:
             chosen |= now - growing

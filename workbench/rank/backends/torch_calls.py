@@ -78,7 +78,8 @@ class TorchCall:
 
     def claim(self) -> Reported | None:
         """Return where the collective must be reported, the first time; None later."""
-        finished, self._finished = self._finished, None
+        finished = self._finished
+        self._finished = None
         return finished
 
     def finish(self, _future: Any = None) -> None:

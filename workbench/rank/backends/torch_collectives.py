@@ -64,7 +64,8 @@ class TorchCollectives(Hooks):
                 if self._calls.is_of_bucket(thread, sent):
                     return original(group, *args, **kwargs)
                 # before: the result of a sparse tensor has the rows of all ranks
-                measured, began = measure(sent), perf_counter_ns()
+                measured = measure(sent)
+                began = perf_counter_ns()
                 waits = not getattr(args[-1], "asyncOp", True) if args else False
                 trains = self._calls.trains(thread)
                 if trains:
@@ -87,7 +88,8 @@ class TorchCollectives(Hooks):
         self, original: Function, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Begin an exposed wait, which ends when the caller has waited for the Work."""
-        waits, work = self._recorder.waits, None
+        waits = self._recorder.waits
+        work = None
         waits.exposed_begins()
         try:
             work = original(group, *args, **kwargs)
@@ -108,7 +110,8 @@ class TorchCollectives(Hooks):
         """Return what DDP sends its buffers with, which waits."""
 
         def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            began, thread = perf_counter_ns(), threading.get_ident()
+            began = perf_counter_ns()
+            thread = threading.get_ident()
             result = self._calls.exposed(original)(group, tensors, *args, **kwargs)
             self._calls.call(BUFFERS, group, measure(tensors), began, thread).finish()
             return result
@@ -120,7 +123,8 @@ class TorchCollectives(Hooks):
         for_message = self._calls.exposed(original, Phase.MESSAGES)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            key, waits_for = id(work), self._waits_for
+            key = id(work)
+            waits_for = self._waits_for
             call = self._calls.pending.pop(key, None)
             if waits_for is not None and waits_for[0] == key:
                 try:

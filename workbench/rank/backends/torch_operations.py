@@ -38,10 +38,13 @@ class Named(NamedTuple):
     by: str = ""
 
 
-_REDUCE, _BROADCAST = Named("all_reduce", "allreduce", 0), Named("broadcast", "broadcast", 0)
-_GATHER, _SCATTER = Named("all_gather", "allgather", 1), Named("reduce_scatter", "reducescatter", 1)
+_REDUCE = Named("all_reduce", "allreduce", 0)
+_BROADCAST = Named("broadcast", "broadcast", 0)
+_GATHER = Named("all_gather", "allgather", 1)
+_SCATTER = Named("reduce_scatter", "reducescatter", 1)
 _TO_ALL = Named("all_to_all", "alltoall", 1)
-_SEND, _RECEIVE = Named("send", "send", 0), Named("recv", "recv", 0)
+_SEND = Named("send", "send", 0)
+_RECEIVE = Named("recv", "recv", 0)
 MESSAGES = frozenset({"send", "recv"})
 """The kinds that are between two ranks."""
 BUFFERS = Named("broadcast of buffers", "broadcast", 0, "ddp")

@@ -81,7 +81,8 @@ class OperatorHooks(Hooks):
             # a dispatch mode calls the operator again
             if self._in_operator == thread or type(first(given)) not in _PLAIN:
                 return original(*args, **kwargs)
-            measured, began = measure(given[0]), perf_counter_ns()
+            measured = measure(given[0])
+            began = perf_counter_ns()
             self._in_operator = thread
             try:
                 result = original(*args, **kwargs)
@@ -99,7 +100,8 @@ class OperatorHooks(Hooks):
         exposed = self._calls.exposed(original)
 
         def call(_: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            tensor, thread = first(args or tuple(kwargs.values())), threading.get_ident()
+            tensor = first(args or tuple(kwargs.values()))
+            thread = threading.get_ident()
             if self._in_operator == thread or type(tensor) not in _PLAIN:
                 return original(*args, **kwargs)
             self._in_operator = thread

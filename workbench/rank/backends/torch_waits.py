@@ -137,7 +137,8 @@ def _sending(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def call(*args: Any, **options: Any) -> Any:
-        sent, began = _send(original.__name__, args), perf_counter_ns()  # noqa: F841
+        sent = _send(original.__name__, args)
+        began = perf_counter_ns()  # noqa: F841 - `find` reads it from this frame
         work = original(*args, **options)
         if work is not None:
             _sent[work] = sent
@@ -163,11 +164,13 @@ def _send(name: str, args: tuple[Any, ...]) -> _Sent:
 
     The calls between two ranks, with one tag, are numbered: they match in their order.
     """
-    group, argument = args[0], _SENDS[name]
+    group = args[0]
+    argument = _SENDS[name]
     if not argument:
         return _Sent("recv()", _members(group), "", (group, args[2] if len(args) > 2 else 0))
     try:
-        peer, own = dist.get_global_rank(group, args[2]), dist.get_rank()
+        peer = dist.get_global_rank(group, args[2])
+        own = dist.get_rank()
     except (ValueError, KeyError, IndexError):  # not registered, or the peer given by keyword
         return _Sent(f"{name}()", None)
     tag = args[3] if len(args) > 3 else 0
@@ -176,7 +179,8 @@ def _send(name: str, args: tuple[Any, ...]) -> _Sent:
     rest = "" if group is dist.group.WORLD else f", group={group.group_name}"
     rest += f", tag={tag}" if tag else ""
     ranks = tuple(sorted({own, peer}))
-    mine, its = f"{name}({argument}={peer}{rest}) {number}", f"{other}={own}{rest}) {number}"
+    mine = f"{name}({argument}={peer}{rest}) {number}"
+    its = f"{other}={own}{rest}) {number}"
     return _Sent(mine, ranks, its)
 
 

@@ -14,7 +14,8 @@ import psutil
 
 from workbench.wire.transport import Transport
 
-_LEVEL, _FILE = "NCCL_DEBUG", "NCCL_DEBUG_FILE"
+_LEVEL = "NCCL_DEBUG"
+_FILE = "NCCL_DEBUG_FILE"
 _LOGGED = {"INFO", "TRACE"}
 _USING = re.compile(r"NCCL INFO NET/(?P<kind>\S+?)\s*: Using (?P<devices>\[\d+\].*)")
 _DEVICE = re.compile(r"\[(?P<number>\d+)\](?P<name>[^\s;]+)")
@@ -67,7 +68,8 @@ class NcclLog:
         self._unknown = ""
         if not gpu:
             return
-        level, file = os.environ.get(_LEVEL), os.environ.get(_FILE)
+        level = os.environ.get(_LEVEL)
+        file = os.environ.get(_FILE)
         if level is None and file is None:
             # with the process id: programs that the rank starts do not have this descriptor
             self._file = f"/proc/{os.getpid()}/fd/{os.memfd_create('nccl.log')}"
@@ -83,7 +85,9 @@ class NcclLog:
     def begin_ring(self) -> None:
         """Disregard what was logged so far: it is about earlier rings."""
         if self._file is not None:
-            self._transport, self._unknown, self._size = None, "", -1
+            self._transport = None
+            self._unknown = ""
+            self._size = -1
             with contextlib.suppress(OSError):
                 self._begin = self._size = Path(self._file).stat().st_size
 
@@ -105,7 +109,8 @@ class NcclLog:
                 with log.open("rb") as opened:
                     opened.seek(self._begin)
                     text = opened.read(_MAX_BYTES).decode("utf-8", "replace")
-                self._transport, self._size = read_nccl_log(text), found.st_size
+                self._transport = read_nccl_log(text)
+                self._size = found.st_size
         except OSError as error:
             return Transport("NCCL", "", unknown=f"its log {log}: {error.strerror}")
         return self._transport

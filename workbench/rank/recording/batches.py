@@ -165,7 +165,8 @@ class Batches:
     def backward(self) -> None:
         """Note a backward."""
         if self._possible is not None:
-            load, self._possible = self._possible, None
+            load = self._possible
+            self._possible = None
             self._train(load)
 
     def evaluated(self, arguments: Any = (), options: Any = None) -> None:

@@ -82,7 +82,8 @@ class Buckets:
         self.find_done()
         now = perf_counter_ns()
         self.backwards += 1
-        submitted, self._of_backward = self._of_backward, []
+        submitted = self._of_backward
+        self._of_backward = []
         for describe, began, bucket in submitted:
             operation = describe()
             # complete only now: a hook can send more in the callback of a future

@@ -68,7 +68,8 @@ class Spans:
         """Return the nanoseconds of each phase before `GAP`; the first call frees the events."""
         if self._spent is not None:
             return self._spent.copy()
-        spent, last = [0] * Phase.GAP, self._start
+        spent = [0] * Phase.GAP
+        last = self._start
         for phase, end in zip(self._phases, self._ends, strict=True):
             spent[min(phase, Phase.OTHER)] += round(last.elapsed_time(end) * 1e6)
             last = end

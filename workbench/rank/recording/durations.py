@@ -31,10 +31,12 @@ def durations(
     waits
         When training waited, of each iteration, since its start.
     """
-    order, first = buffers.order, buffers.first
+    order = buffers.order
+    first = buffers.first
     if not len(first):
         return [(0, 0, 0, _stopped(own, _NEVER, _NEVER)) for own in waits]
-    submitted, (began, ended) = times[0][order], times[2:-1].take(order[first], axis=1).tolist()
+    submitted = times[0][order]
+    began, ended = times[2:-1].take(order[first], axis=1).tolist()
     # all collectives of a buffer are in progress when it gets its response
     begins = np.minimum.reduceat(submitted, first).tolist()
     latest = np.maximum.reduceat(submitted, first).tolist()

@@ -72,7 +72,10 @@ class CellExchange:
             What the rank passed to collectives.
         """
         if cell != self._cell:
-            self._cell, self._iterations, self._tensors, self._exchanged = cell, 0, 0, False
+            self._cell = cell
+            self._iterations = 0
+            self._tensors = 0
+            self._exchanged = False
         self._tensors += tensors
         if flags & Flag.OUTSIDE:
             # before the first iteration, ranks exchange their initial parameters

@@ -128,7 +128,8 @@ class LoaderHooks(Hooks):
         return _Pass(self._recorder, self.guard, iterator, sampler)
 
     def _next(self, original: Function) -> Function:
-        recorder, guard = self._recorder, self.guard
+        recorder = self._recorder
+        guard = self.guard
 
         def __next__(iterator: Any) -> Any:  # noqa: N807 - replaces a function of that name
             return _ask(recorder, guard, iterator, original)
@@ -145,7 +146,8 @@ class NamedIterable:
         self._iterable = iterable
 
     def __iter__(self) -> _Pass:
-        loop, call = self._recorder.loop, self._guard.call
+        loop = self._recorder.loop
+        call = self._guard.call
         load = call(loop.load_begins) if self._recorder.on else None
         if load is None:
             return _Pass(self._recorder, self._guard, iter(self._iterable))

@@ -70,7 +70,8 @@ class Logged:
                     f"would be logged, and the limit is {MAX_NAMES}. Log fewer names."
                 )
             self._names = names
-        kept, event = {}, None
+        kept = {}
+        event = None
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 # a copy, because a CUDA graph writes its loss into the same tensor again

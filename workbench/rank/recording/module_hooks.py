@@ -33,7 +33,8 @@ class ModuleHooks:
     def __init__(self, recorder: Recorder, guard: Guard) -> None:
         self._recorder = recorder
         self._guard = guard
-        self.guarded_begins, self.guarded_ends = guard.only(self.begins), guard.only(self.ends)
+        self.guarded_begins = guard.only(self.begins)
+        self.guarded_ends = guard.only(self.ends)
         self._searching = False
         self._global: Any = None
         self.hidden = 0

@@ -157,7 +157,8 @@ class Packer:
 
     def _iterations(self, items: list[RecordedIteration]) -> Iterator[tuple[Layout | None, bytes]]:
         handles = [_handles(item.steps) for item in items]
-        cell, first = items[0].cell, items[0].steps[0]
+        cell = items[0].cell
+        first = items[0].steps[0]
         if first.flags & _FIRST_OF_CELL:  # before it, such as the broadcast of parameters
             yield from self._outside(cell, *self._take_each([first.start], handles[:1]))
         done = self._take_each([item.steps[-1].end for item in items], handles)
@@ -167,7 +168,8 @@ class Packer:
         self, cell: int, items: list[RecordedIteration], done: list[Collected]
     ) -> Iterator[tuple[Layout | None, bytes]]:
         """Yield the records of iterations, without those that cannot be packed."""
-        lost, good = self._lost, []
+        lost = self._lost
+        good = []
         try:
             packed = self._pack_all(cell, lambda: [_window(item) for item in items], done)
         except Exception:  # noqa: BLE001 - a bad one must not lose the others
@@ -179,7 +181,8 @@ class Packer:
                     self.failed += 1  # before any is sent, with the number of those that failed
                 else:
                     good.append((window, own))
-            self._lost, packed = lost, []
+            self._lost = lost
+            packed = []
             self.forget_layouts()  # some may be new, and were not sent
         yield from packed
         for window, own in good:
@@ -235,7 +238,8 @@ class Packer:
         for first in range(0, len(done.operations), _MAX):
             part = slice(first, first + _MAX)
             some = Collected(done.operations[part], done.times[:, part])
-            start, end = int(some.times[0].min()), int(some.times[-1].max())
+            start = int(some.times[0].min())
+            end = int(some.times[-1].max())
             flags = int(Flag.OUTSIDE)
             window = _Window(0, start, end - start, [0] * Phase.GAP, flags, [])
             yield from self._pack_all(cell, partial(list, [window]), [some])
@@ -304,7 +308,8 @@ class Packer:
         lasting: Sequence[Durations],
     ) -> list[IterationRecord]:
         """Return records without the times of collectives; `lasting` are their `durations`."""
-        dropped, lost = self._dropped() + self.failed, self._all_lost()
+        dropped = self._dropped() + self.failed
+        lost = self._all_lost()
         if lost > self._lost[0]:
             self._lost = lost, perf_counter_ns()
         cpu_ns = self._cpu_ns()
@@ -354,13 +359,16 @@ def _handles(steps: list[StepRecord]) -> Sequence[int]:
 def _window(item: RecordedIteration) -> _Window:
     """Return when an iteration began, its phases, flags and waits."""
     steps = item.steps
-    start, duration, flags = steps[0].start, steps[-1].end - steps[0].start, 0
+    start = steps[0].start
+    duration = steps[-1].end - steps[0].start
+    flags = 0
     for step in steps:
         flags |= step.flags
     spans = [step.spans for step in steps if step.spans is not None]
     columns = [step.spent for step in steps]
     if len(spans) == len(steps):
-        columns, flags = [one.take() for one in spans], flags | _DEVICE_TIMES
+        columns = [one.take() for one in spans]
+        flags = flags | _DEVICE_TIMES
     spent = columns[0] if len(columns) == 1 else [sum(one) for one in zip(*columns, strict=True)]
     if flags & _FORWARD_UNSEEN:  # of one step: what the others loaded and computed is `other` too
         spent[Phase.OTHER] += spent[Phase.DATA] + spent[Phase.FORWARD]

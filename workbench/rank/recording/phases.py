@@ -13,10 +13,16 @@ from workbench.rank.recording.loads import Load
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag
 
-_BEFORE_FORWARD, _BEFORE_STEP = int(Flag.OTHER_BEFORE_FORWARD), int(Flag.OTHER_BEFORE_STEP)
+_BEFORE_FORWARD = int(Flag.OTHER_BEFORE_FORWARD)
+_BEFORE_STEP = int(Flag.OTHER_BEFORE_STEP)
 # looking a member up in its enumeration takes longer than most of the methods below
-_DATA, _FORWARD, _BACKWARD, _EXPOSED = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.EXPOSED
-_OPTIMIZER, _OTHER, _GAP = Phase.OPTIMIZER, Phase.OTHER, Phase.GAP
+_DATA = Phase.DATA
+_FORWARD = Phase.FORWARD
+_BACKWARD = Phase.BACKWARD
+_EXPOSED = Phase.EXPOSED
+_OPTIMIZER = Phase.OPTIMIZER
+_OTHER = Phase.OTHER
+_GAP = Phase.GAP
 _NOTHING = [0] * len(Phase)
 _MAX_LOADS = 1024
 """Calls of loaders in a window whose use is determined at its end."""
@@ -144,8 +150,10 @@ class PhaseClock:
 
     def backward_ended(self, now: int) -> int:
         """End a backward; return since when it has only waited for its buckets, or 0."""
-        submitted, self._submitted = self._submitted, 0
-        event, self._submitted_event = self._submitted_event, None
+        submitted = self._submitted
+        self._submitted = 0
+        event = self._submitted_event
+        self._submitted_event = None
         waited_since = 0
         if submitted and self._phase is _BACKWARD:
             # a phase within the backward may have ended since
@@ -153,7 +161,8 @@ class PhaseClock:
             if waited_since == submitted:
                 self._end_span(event)
             self._spent[_BACKWARD] += waited_since - self._since
-            self._since, self._phase = waited_since, _EXPOSED
+            self._since = waited_since
+            self._phase = _EXPOSED
         self._mark(now)
         self._phase = self._default
         return waited_since
@@ -172,7 +181,9 @@ class PhaseClock:
         """End the window; return its start, the time of each phase, and the GPU's spans."""
         self._mark(now)
         self._end_gap()
-        start, spent, spans = self.start_ns, self._spent[:_GAP], self._spans
+        start = self.start_ns
+        spent = self._spent[:_GAP]
+        spans = self._spans
         self.first = False
         self._restart(now)
         if self._device is not None:  # without spans, a graph was captured when the cell began

@@ -23,7 +23,8 @@ from workbench.rank.recording.training_loop import TrainingLoop
 from workbench.rank.recording.waits import Waits
 from workbench.wire import Flag
 
-_PROFILED, _UNHEARD = int(Flag.PROFILED), int(Flag.UNHEARD)
+_PROFILED = int(Flag.PROFILED)
+_UNHEARD = int(Flag.UNHEARD)
 
 
 class Recorder:

@@ -54,7 +54,8 @@ class TensorFlowHooks(Patches):
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             if not self.is_eager():
                 return original(function, *args, **kwargs)
-            loop, self._running = self._recorder.loop, function
+            loop = self._recorder.loop
+            self._running = function
             loop.forward_begins(training=False, grad=True)
             trained = False
             try:

@@ -160,7 +160,8 @@ class TorchHooks(Hooks):
 
     def _step_begins(self, optimizer: Optimizer, began: int = 0) -> None:
         self._begun += 1
-        key, loop = id(optimizer), self._recorder.loop
+        key = id(optimizer)
+        loop = self._recorder.loop
         within = loop.in_step_of_another(key) and _is_within_step()
         if loop.clock.forward_unseen and not self._modules.searching:
             self._search_again()
@@ -175,7 +176,8 @@ class TorchHooks(Hooks):
     def _search_again(self) -> None:
         """Search for a model that the cell trains later than others, unless that was in vain."""
         if self._modules.found > self._found:
-            self._searches, self._found = 0, self._modules.found
+            self._searches = 0
+            self._found = self._modules.found
         if self._searches < _IN_VAIN:
             self._searches += 1
             self._steps.clear()
@@ -340,7 +342,8 @@ def _caller() -> int:
 
 def _is_within_step() -> bool:
     """Return whether the step that begins is called by another optimizer's step."""
-    steps, frame = 0, sys._getframe()
+    steps = 0
+    frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
         steps += frame.f_code is _STEP

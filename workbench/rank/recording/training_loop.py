@@ -65,8 +65,10 @@ class Cycle(Generic[Step]):
         return complete
 
     def _take(self) -> list[Step]:
-        steps, self._steps = self._steps, []
-        self._expected, self._stepped = self._stepped, set()
+        steps = self._steps
+        self._steps = []
+        self._expected = self._stepped
+        self._stepped = set()
         return steps
 
 
@@ -369,6 +371,7 @@ class TrainingLoop:
         if unseen and not spent[Phase.FORWARD]:  # otherwise a loss may be the second of a forward
             flags |= _FORWARD_UNSEEN
         self._trained = self._began = False
-        self._last_mark, self._mark = self._mark, Mark()
-        mark = self._last_mark
+        mark = self._mark
+        self._last_mark = mark
+        self._mark = Mark()
         return StepRecord(start, now, spent, flags, *self._waits.take(), spans, progress, mark)

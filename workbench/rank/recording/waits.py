@@ -77,8 +77,10 @@ class Waits:
 
     def take(self) -> tuple[list[tuple[int, int]], array[int]]:
         """Return the exposed waits since the previous call, and the handles waited for."""
-        intervals, self._intervals = self._intervals, []
-        handles, self.handles = self.handles, array("q")
+        intervals = self._intervals
+        self._intervals = []
+        handles = self.handles
+        self.handles = array("q")
         return intervals, handles
 
     def exposed_begins(self, phase: Phase = Phase.EXPOSED) -> None:
