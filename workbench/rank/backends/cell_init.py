@@ -64,12 +64,8 @@ def install(
         Returns a context manager in whose body Horovod's thread is started.
     """
     global _recorder, _ring, _send, _leave, _shutdown, _starts
-    _recorder = recorder
-    _ring = ring
-    _send = send
-    _leave = leave
-    _shutdown = shutdown
-    _starts = starts
+    _recorder, _ring, _send, _leave = recorder, ring, send, leave
+    _shutdown, _starts = shutdown, starts
     for owner in (horovod.torch, mpi_ops):
         if owner.init is _init:  # otherwise it is replaced already, maybe by a cell
             owner.init = init

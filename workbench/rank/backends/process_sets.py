@@ -75,8 +75,7 @@ def dynamic() -> bool:
 def install(recorder: Recorder, ring: RingSockets) -> None:
     """Replace Horovod's functions by those of this module."""
     global _recorder, _ring
-    _recorder = recorder
-    _ring = ring
+    _recorder, _ring = recorder, ring
     for owner in (horovod.torch, horovod.torch.mpi_ops, process_sets):
         owner.add_process_set = add_process_set
         owner.remove_process_set = remove_process_set
