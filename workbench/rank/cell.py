@@ -274,11 +274,11 @@ class _ResultCatcher:
         if not _ends_with_semicolon(self._source):
             self._channel.show(*self._shell.display_formatter.format(value))
 
-    def _show_error(self, given: Any = None, *_: Any, **__: Any) -> None:
+    def _show_error(self, exc_info: Any = None, *_: Any, **__: Any) -> None:
         """Keep the error for `run`, `%tb` and debuggers; called by `%tb`, show the last error."""
-        raised = given[1] if isinstance(given, tuple) else sys.exc_info()[1]
-        if isinstance(given, tuple) and self._channel.areas.current() is not None:
-            self._show_error_of_widget(given[1])
+        raised = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1]
+        if isinstance(exc_info, tuple) and self._channel.areas.current() is not None:
+            self._show_error_of_widget(exc_info[1])
             return
         if raised is not None:
             self.error = raised

@@ -25,7 +25,7 @@ _KINDS: dict[int, OutputKind] = {1: "stdout", 2: "stderr"}
 _SAVED_FROM = 10
 """Lowest number for a saved descriptor: cells may close small ones, as in os.closerange(0, 3)."""
 _PIPE_BYTES = 1 << 20
-"""Large, because a C library may fill the pipe without releasing the GIL, which the reader needs."""
+"""Large: the reader thread needs the GIL, and a C library may write without releasing it."""
 _LINE_MS = 50
 """How long the reader thread waits for the end of a line."""
 _MAX_LINE_BYTES = 1 << 16

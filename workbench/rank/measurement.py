@@ -32,8 +32,7 @@ def measure(source: str, names: Mapping[str, Any], show: Callable[[str], None]) 
 
     Examples
     --------
-    >>> measure("show('running')\\nmath.sqrt(size)", {"size": 9.0}, print)
-    running
+    >>> measure("math.sqrt(size)", {"size": 9.0}, print)
     3.0
     """
     variables = {"torch": torch, "time": time, "math": math, "show": show, **names}
@@ -48,7 +47,7 @@ def measure(source: str, names: Mapping[str, Any], show: Callable[[str], None]) 
 
 @contextmanager
 def _plain_memory() -> Iterator[None]:
-    """Prevent PyTorch from filling new memory, which deterministic algorithms need and takes time."""
+    """Keep PyTorch from filling new memory, as deterministic algorithms do: this takes time."""
     before = torch._C._get_deterministic_fill_uninitialized_memory()
     torch._C._set_deterministic_fill_uninitialized_memory(False)
     try:

@@ -209,11 +209,13 @@ class OutputChannel:
         self._pending = []
         segments: list[tuple[OutputKind, int, str]] = []
         size = left = self._window.chunk
-        for (kind, iteration), pieces in itertools.groupby(pending, key=lambda one: one[:2]):
+        for (kind, iteration), pieces in itertools.groupby(
+            pending, key=lambda segment: segment[:2]
+        ):
             texts = [text for *_, text in pieces]
             if kind != "display":
                 joined = "".join(texts)
-                texts = [joined[at : at + size] for at in range(0, len(joined), size)]
+                texts = [joined[offset : offset + size] for offset in range(0, len(joined), size)]
             for text in texts:
                 segments.append((kind, iteration, text))
                 left -= len(text)

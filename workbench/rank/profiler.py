@@ -95,7 +95,7 @@ class Profiler:
     def _is_own(self, number: int) -> bool:
         request = self._request
         ended = self._ended
-        numbers = {one.profile for one in (request, ended) if one is not None}
+        numbers = {message.profile for message in (request, ended) if message is not None}
         return number in numbers
 
     def _ask(self, request: ProfileRequest) -> None:
@@ -288,13 +288,13 @@ class Profiler:
                 self._open_in = ended.cell
         except Exception as error:  # noqa: BLE001 - the kernel waits for an answer
             data = b""
-            why = f"its trace cannot be written ({error})"
+            reason = f"its trace cannot be written ({error})"
         else:
             size, most = (f"{count / 1e6:.0f} MB" for count in (len(data), MAX_BYTES))
             too_large = f"its trace has {size}, and at most {most} are sent"
-            why = too_large if len(data) > MAX_BYTES else ""
-        if why:
-            ended = replace(ended, note=f"{ended.note} There are no events: {why}.".lstrip())
+            reason = too_large if len(data) > MAX_BYTES else ""
+        if reason:
+            ended = replace(ended, note=f"{ended.note} There are no events: {reason}.".lstrip())
         else:
             ended = replace(ended, size_bytes=len(data))
         with self._lock:
@@ -312,8 +312,8 @@ def _nothing(profile: int, cell: int, note: str) -> ProfileEnded:
 
 def _ranks_here() -> int:
     """Return how many ranks this VM has; 1 if that is unknown."""
-    known = (os.environ.get(name) for name in ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE"))
-    return max([1, *(int(text) for text in known if text and text.isdecimal())])
+    counts = (os.environ.get(name) for name in ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE"))
+    return max([1, *(int(text) for text in counts if text and text.isdecimal())])
 
 
 def _memory_bytes() -> int:

@@ -51,7 +51,7 @@ class _Waiting:
                 return self.replies.get(timeout=_SIGNALS_S)
 
 
-class Prompts:
+class RankPrompts:
     """Asks the kernel for input, and waits for the reply in the thread that asks.
 
     Parameters
@@ -79,7 +79,7 @@ class Prompts:
     @property
     def waiting(self) -> PromptKind | None:
         """What asks for input now, in any thread; None where nothing does."""
-        return next((one.kind for one in list(self._waiting.values())), None)
+        return next((request.kind for request in list(self._waiting.values())), None)
 
     def ask(self, prompt: object = "", kind: PromptKind = "input") -> str:
         """Return the line that the user types.

@@ -36,13 +36,13 @@ _OWN = str(Path(__file__).parents[1]) + os.sep
 _COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
-class _Line(NamedTuple):
+class _SourceLine(NamedTuple):
     file: str
     function: str
     line: int
 
 
-class Sampler:
+class LineSampler:
     """Answers a `LineSamplesRequest` with the `LineSamples` of the running cell.
 
     If none runs, it confirms the request, and sends those of the next cell when that ends.
@@ -95,8 +95,8 @@ class Sampler:
 
     def _run(self, cell: int, seconds: float, stop: threading.Event) -> None:
         loop = self._recorder.loop
-        spent: Counter[_Line] = Counter()
-        latest: Counter[_Line] = Counter()  # since the latest step
+        spent: Counter[_SourceLine] = Counter()
+        latest: Counter[_SourceLine] = Counter()  # since the latest step
         steps = loop.steps
         began = perf_counter()
         last = perf_counter()
@@ -122,30 +122,30 @@ class Sampler:
         )
 
 
-def _line() -> _Line | None:
+def _line() -> _SourceLine | None:
     """Return the innermost line of the user's code in the main thread; None in a DataLoader."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    found: TracebackFrame | None = None
+    user_frame: TracebackFrame | None = None
     while frame is not None:
         code = frame.f_code
-        one = TracebackFrame(frame, frame.f_lineno, 0)
+        candidate = TracebackFrame(frame, frame.f_lineno, 0)
         if code.co_name == "__next__" and code.co_filename == _LOADER:
             return None
-        if found is None and _is_of_user(one):
-            found = one
+        if user_frame is None and _is_of_user(candidate):
+            user_frame = candidate
         frame = frame.f_back
-    if found is None:
+    if user_frame is None:
         return None
-    return _Line(found.file, found.frame.f_code.co_name, found.line)
+    return _SourceLine(user_frame.file, user_frame.frame.f_code.co_name, user_frame.line)
 
 
-def _is_of_user(one: TracebackFrame) -> bool:
-    if one.frame.f_code.co_name in _COMPREHENSIONS:
+def _is_of_user(candidate: TracebackFrame) -> bool:
+    if candidate.frame.f_code.co_name in _COMPREHENSIONS:
         return False  # the line that contains it
-    return one.in_cell or not (one.in_library or one.file.startswith(_OWN))
+    return candidate.in_cell or not (candidate.in_library or candidate.file.startswith(_OWN))
 
 
-def _text(line: _Line) -> str:
+def _text(line: _SourceLine) -> str:
     """Return a description of a line, with its text."""
     where = line.file
     if CELL_FILE in where:
@@ -153,8 +153,8 @@ def _text(line: _Line) -> str:
     else:
         with contextlib.suppress(OSError, ValueError):  # the working directory is gone
             where = os.path.relpath(where)
-    place = f"line {line.line} of {where}"
+    location = f"line {line.line} of {where}"
     if line.function != "<module>":
-        place += f" in {line.function}()"
+        location += f" in {line.function}()"
     source = linecache.getline(line.file, line.line).strip()
-    return f"{place}: {source[:_WIDTH]}" if source else place
+    return f"{location}: {source[:_WIDTH]}" if source else location

@@ -58,7 +58,7 @@ def _refuse_scripts(refuse: Callable[[str], NoReturn], module: ModuleType) -> No
     launcher._call_children_scripts = call_children_scripts
 
 
-def _refuse(backend: str, what: str) -> NoReturn:
+def _refuse(backend: str, attempt: str) -> NoReturn:
     if backend == "ddp":
         local, vms = (os.environ.get(f"{name}_WORLD_SIZE", "1") for name in ("LOCAL", "GROUP"))
         nodes = f", num_nodes={vms}" if vms != "1" else ""
@@ -69,7 +69,7 @@ def _refuse(backend: str, what: str) -> NoReturn:
             "with %cluster start --backend ddp, and use Trainer(strategy='ddp') there"
         )
     raise RuntimeError(
-        f"{what}: not possible in a rank, because the ranks of the cluster are the processes of "
+        f"{attempt}: not possible in a rank, because the ranks of the cluster are the processes of "
         f"the training. {cure}."
     )
 

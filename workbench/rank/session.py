@@ -32,7 +32,7 @@ from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import ProcessState
 from workbench.rank.profiler import Profiler
-from workbench.rank.prompts import Prompts
+from workbench.rank.prompts import RankPrompts
 from workbench.rank.recording.communication_threads import CommunicationThreads
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import Recorded
@@ -40,7 +40,7 @@ from workbench.rank.recording.loader_hooks import LoaderHooks, named
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.recording.sender import RecordChannel
 from workbench.rank.recording.torch_hooks import TorchHooks
-from workbench.rank.sampler import Sampler
+from workbench.rank.sampler import LineSampler
 from workbench.rank.transfers import Transfers
 from workbench.resources.process_registry import register_rank
 from workbench.wire import Address, Message, Outbox
@@ -75,7 +75,7 @@ class Session:
         console_bars.install()
         script_launchers.install(backend)
         self._interrupts = Interrupts()
-        self._prompts = Prompts(self.send, self._interrupts)
+        self._prompts = RankPrompts(self.send, self._interrupts)
         self._state = ProcessState()
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
@@ -92,7 +92,7 @@ class Session:
         self._names: dict[str, Any] = {}
         """Variables that every cell has."""
         self._collectives = CellCollectives(self.backend, self.recorder)
-        self._sampler = Sampler(self.recorder, self.send)
+        self._sampler = LineSampler(self.recorder, self.send)
         self._profiler = Profiler(self.recorder, self.send)
         self._control = Control(
             self.send,
@@ -174,12 +174,12 @@ class Session:
         any(receiver.receive(message) for receiver in receivers)
 
     @neutral()
-    def init_ring(self, *given: Any) -> RingCheck:
+    def init_ring(self, *args: Any) -> RingCheck:
         """Form a ring with the other ranks, and set the variables that every cell has."""
         with self._state.reserve.released("forming a ring"):
             self.backend.begin_ring()
             self._threads.begin()
-            formed = self.backend.init_ring(*given)
+            formed = self.backend.init_ring(*args)
             self._threads.find()
         gpu = torch.cuda.is_available()
         # the number of the slot on this VM; unlike the local rank, it never changes
@@ -288,11 +288,13 @@ class Session:
 @contextmanager
 def _same_modules() -> Iterator[None]:
     """Restore our modules that the body has removed: another copy would be no rank."""
-    own = {name: one for name, one in list(sys.modules.items()) if name.startswith(_PACKAGE)}
+    package_modules = {
+        name: module for name, module in list(sys.modules.items()) if name.startswith(_PACKAGE)
+    }
     try:
         yield
     finally:
-        for name, module in own.items():
+        for name, module in package_modules.items():
             if sys.modules.get(name) is not module:
                 sys.modules[name] = module
 
@@ -344,14 +346,14 @@ def backend() -> Backend:
     return _joined().backend
 
 
-def ring_settings(*given: Any) -> dict[str, str]:
+def ring_settings(*args: Any) -> dict[str, str]:
     """Return the settings of the backend; see `Backend.settings`."""
-    return backend().settings(*given)
+    return backend().settings(*args)
 
 
-def init_ring(*given: Any) -> RingCheck:
+def init_ring(*args: Any) -> RingCheck:
     """Form a ring, with the arguments that the backend's class in the kernel sends."""
-    return _joined().init_ring(*given)
+    return _joined().init_ring(*args)
 
 
 def shutdown_ring(*, peer_lost: bool = False) -> None:
@@ -404,6 +406,6 @@ def cell_cost() -> CellCost:
     return _joined().cost
 
 
-def transfer(step: str, *given: Any) -> Any:
+def transfer(step: str, *args: Any) -> Any:
     """Call the method `step` of `Transfers`."""
-    return getattr(_joined().transfers, step)(*given)
+    return getattr(_joined().transfers, step)(*args)

@@ -106,8 +106,8 @@ def _without_kineto_error() -> Iterator[None]:
     with contextlib.ExitStack() as files:
         kept = os.memfd_create("workbench-stderr")
         passed = os.dup(2)
-        for one in (kept, passed):
-            files.callback(os.close, one)
+        for descriptor in (kept, passed):
+            files.callback(os.close, descriptor)
         os.dup2(kept, 2)
         try:
             yield

@@ -51,10 +51,12 @@ class TracebackFrame(NamedTuple):
         positions = getattr(self.frame.f_code, "co_positions", None)
         if positions is None:
             return None
-        found: tuple[Any, ...] = next(islice(positions(), self.instruction // 2, None), (None,) * 4)
-        if None in found or found[:2] != (self.line, self.line):
+        position: tuple[Any, ...] = next(
+            islice(positions(), self.instruction // 2, None), (None,) * 4
+        )
+        if None in position or position[:2] != (self.line, self.line):
             return None
-        return int(found[2]), int(found[3])
+        return int(position[2]), int(position[3])
 
 
 class TracebackStyle:
@@ -75,13 +77,13 @@ class TracebackStyle:
         """Return the last line."""
         return f"{self._with(31, name)}: {message}" if message else self._with(31, name)
 
-    def place(self, place: TracebackFrame) -> str:
+    def location(self, frame: TracebackFrame) -> str:
         """Return the file, line and function of a frame."""
-        name = place.frame.f_code.co_name
+        name = frame.frame.f_code.co_name
         where = "" if name == "<module>" else f", in {self._with(36, name)}"
-        if place.in_cell:
-            return f"{self._with(36, 'Cell')} {self._with(32, f'line {place.line}')}{where}"
-        return f"{self._with(36, 'File')} {self._with(32, f'{place.file}:{place.line}')}{where}"
+        if frame.in_cell:
+            return f"{self._with(36, 'Cell')} {self._with(32, f'line {frame.line}')}{where}"
+        return f"{self._with(36, 'File')} {self._with(32, f'{frame.file}:{frame.line}')}{where}"
 
     def line(self, number: int, text: str, marked: bool) -> str:
         """Return a line of source with its number."""

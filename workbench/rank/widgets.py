@@ -88,7 +88,7 @@ class OutputArea:
 
     def display(self, data: dict[str, Any], display_id: str | None, *, update: bool) -> bool:
         """Add a display, or update the one of that id; return whether that is possible."""
-        same = [at for at, one in enumerate(self._pieces) if one.display_id == display_id]
+        same = [index for index, piece in enumerate(self._pieces) if piece.display_id == display_id]
         if update and (display_id is None or not same):
             return False
         self._begin_change()
@@ -96,8 +96,8 @@ class OutputArea:
         if not update:
             self._pieces.append(piece)
             return True
-        for at in same:
-            self._pieces[at] = piece
+        for index in same:
+            self._pieces[index] = piece
         return True
 
     def clear(self, *, wait: bool) -> None:
@@ -110,19 +110,19 @@ class OutputArea:
     def replace(self, outputs: Any) -> None:
         """Contain these outputs, as the attribute `outputs` of the widget has them."""
         self.clear(wait=False)
-        for one in outputs:
-            if one.get("output_type") == "stream":
-                self.write(str(one.get("text", "")))
-            elif one.get("output_type") == "error":
-                self.write("\n".join(one.get("traceback", ())) + "\n")
-            elif "data" in one:
-                self.display(one["data"], None, update=False)
+        for output in outputs:
+            if output.get("output_type") == "stream":
+                self.write(str(output.get("text", "")))
+            elif output.get("output_type") == "error":
+                self.write("\n".join(output.get("traceback", ())) + "\n")
+            elif "data" in output:
+                self.display(output["data"], None, update=False)
 
     def bundle(self) -> dict[str, Any]:
         """Return the contents as a MIME bundle, with text and HTML."""
         if len(self._pieces) == 1 and "text/html" in self._pieces[0].data:
             return self._pieces[0].data
-        texts = [str(one.data.get("text/plain", "")) for one in self._pieces]
+        texts = [str(piece.data.get("text/plain", "")) for piece in self._pieces]
         ended = [text if text.endswith("\n") else f"{text}\n" for text in texts if text]
         return {
             "text/plain": "".join(ended).rstrip("\n"),
@@ -218,7 +218,7 @@ class OutputAreas:
             if kind == "comm_open" and state.get("_model_name") == "OutputModel":
                 self._areas[model_id] = OutputArea(model_id)
             if "children" in state:
-                ids = [str(one).removeprefix(_MODEL) for one in state["children"]]
+                ids = [str(child).removeprefix(_MODEL) for child in state["children"]]
                 self._children[model_id] = tuple(ids)
             area = self._areas.get(model_id)
             if area is None:
@@ -286,7 +286,7 @@ class OutputAreas:
     def _leave(self, area: OutputArea) -> None:
         """Leave an area, in all threads: another one may end what it has entered."""
         for thread, entered in list(self._entered.items()):
-            left = [one for one in entered if one is not area]
+            left = [area_entered for area_entered in entered if area_entered is not area]
             if left:
                 self._entered[thread] = left
             else:

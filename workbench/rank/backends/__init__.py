@@ -39,5 +39,5 @@ DEFAULT = "horovod"
 def backend_class(name: str) -> type[Backend]:
     """Import and return the class of a backend."""
     module = importlib.import_module(f"{__name__}.{name}")
-    found: type[Backend] = getattr(module, BACKENDS[name])
-    return found
+    cls: type[Backend] = getattr(module, BACKENDS[name])
+    return cls

@@ -97,7 +97,7 @@ class Backend(ABC):
         """Replace functions that do not work in a notebook; before the hooks are installed."""
 
     @abstractmethod
-    def settings(self, *given: Any) -> dict[str, str]:
+    def settings(self, *args: Any) -> dict[str, str]:
         """Return what the kernel needs of this rank to form a ring; may be empty.
 
         Parameters
@@ -107,7 +107,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def init_ring(self, *given: Any) -> RingCheck:
+    def init_ring(self, *args: Any) -> RingCheck:
         """Form a ring with the other ranks, and return the result of a first collective.
 
         Parameters
@@ -209,9 +209,9 @@ class Backend(ABC):
         """
 
 
-def in_thread(work: Callable[..., None], *given: Any) -> threading.Thread:
+def in_thread(work: Callable[..., None], *args: Any) -> threading.Thread:
     """Call a function that ends or aborts a ring in a thread, and return the thread."""
-    thread = threading.Thread(target=work, args=given, name="workbench-release", daemon=True)
+    thread = threading.Thread(target=work, args=args, name="workbench-release", daemon=True)
     thread.start()
     return thread
 

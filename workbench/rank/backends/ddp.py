@@ -212,7 +212,10 @@ class DDPBackend(Backend):
         unfinished = self._unfinished()
         if not unfinished and before == (destroyed, started):  # PyTorch counts before it records
             self._finished = before
-        operations |= {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
+        operations |= {
+            operation.id: (operation.name, numbers.get(operation.group, 0))
+            for operation in unfinished
+        }
         return Pending(submitted, operations, frozenset(operations))
 
     def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:
@@ -275,8 +278,10 @@ def _started(group: Any) -> int:
     backends = {}
     count = 0
     with contextlib.suppress(RuntimeError):  # destroyed meanwhile
-        backends = {id(one): one for one in map(group._get_backend, group._device_types)}
-    for one in backends.values() or (group,):
+        backends = {
+            id(backend): backend for backend in map(group._get_backend, group._device_types)
+        }
+    for backend in backends.values() or (group,):
         with contextlib.suppress(RuntimeError):  # not implemented for this one
-            count += int(one._get_sequence_number_for_group())
+            count += int(backend._get_sequence_number_for_group())
     return count

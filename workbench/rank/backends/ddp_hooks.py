@@ -137,8 +137,8 @@ class DDPHooks(Hooks):
         """Return what is known of a model, by its reducer."""
         key = id(reducer)
         if key not in self._models:
-            taken = {model.number for model in tuple(self._models.values())}
-            number = next(number for number in itertools.count() if number not in taken)
+            used_numbers = {model.number for model in tuple(self._models.values())}
+            number = next(number for number in itertools.count() if number not in used_numbers)
             self._models[key] = _Model(number, reducer, self._submitted)
             weakref.finalize(reducer, self._models.pop, key, None).atexit = False
         return self._models[key]

@@ -86,24 +86,26 @@ class EarlierGroups:
         """
         self._formed = []
         world = distributed_c10d._world
-        kept = [set(its) for its in every]
-        known = sorted({group for its in kept for group in its}, key=lambda one: int(one.name))
-        for group in known:
+        kept = [set(members) for members in every]
+        unique_groups = sorted(
+            {group for members in kept for group in members}, key=lambda group: int(group.name)
+        )
+        for group in unique_groups:
             if any(rank >= len(kept) or group not in kept[rank] for rank in group.ranks):
                 continue
-            found = dist.group.WORLD
+            process_group = dist.group.WORLD
             if group.name != DEFAULT:
                 world.group_count = int(group.name)  # of which PyTorch makes the name
-                found = dist.new_group(
+                process_group = dist.new_group(
                     list(group.ranks), timeout, group.backend or None,
                     group_desc=group.description,
                 )  # fmt: skip
             elif len(group.ranks) != len(every):
                 continue
             if group in self._groups:
-                self._formed.append((self._groups[group], found))
-                distributed_c10d._set_pg_timeout(timedelta(seconds=group.timeout_s), found)
-        names = [int(group.name) for group in known]
+                self._formed.append((self._groups[group], process_group))
+                distributed_c10d._set_pg_timeout(timedelta(seconds=group.timeout_s), process_group)
+        names = [int(group.name) for group in unique_groups]
         world.group_count = max([world.group_count, *(name + 1 for name in names)])
 
     def successor(self, group: Any) -> Any:
@@ -145,8 +147,8 @@ def get_backend(group: Any = None) -> Any:
     ValueError
         The group has ended.
     """
-    known = group is None or group in distributed_c10d._world.pg_map
-    if known or not isinstance(group, dist.ProcessGroup) or not dist.is_initialized():
+    is_current = group is None or group in distributed_c10d._world.pg_map
+    if is_current or not isinstance(group, dist.ProcessGroup) or not dist.is_initialized():
         return _get_backend(group)
     raise ValueError(
         f"This process group of {group.size()} ranks has ended with its ring, and another ring was "
@@ -170,10 +172,10 @@ def _replace(holder: Any, old: Any, new: Any) -> None:
     if isinstance(holder, CellType):
         holder.cell_contents = new
     elif isinstance(holder, list):
-        holder[:] = [new if one is old else one for one in holder]
+        holder[:] = [new if value is old else value for value in holder]
     elif not isinstance(holder, type):
         values = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
-        for name in [name for name, one in values.items() if one is old]:
+        for name in [name for name, value in values.items() if value is old]:
             values[name] = new
         if isinstance(holder, dict):
             for owner in gc.get_referrers(holder):

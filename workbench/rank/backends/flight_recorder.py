@@ -61,8 +61,8 @@ def enable() -> None:
 
 def forget() -> None:
     """Ignore the collectives until now: their process groups have ended."""
-    for one in _read():
-        recorder, number = one.id
+    for operation in _read():
+        recorder, number = operation.id
         _earlier[recorder] = max(number, _earlier[recorder])
 
 
@@ -74,11 +74,15 @@ def unfinished(*, gpu: bool = True) -> list[Recorded]:
     gpu
         Whether to include those of NCCL, which is not possible while a CUDA graph is captured.
     """
-    return [one for one in _read(gpu) if one.id[1] > _earlier[one.id[0]] and not one.finished]
+    return [
+        operation
+        for operation in _read(gpu)
+        if operation.id[1] > _earlier[operation.id[0]] and not operation.finished
+    ]
 
 
 def _read(gpu: bool = True) -> list[Recorded]:
-    found = []
+    operations = []
     clocks = perf_counter_ns() - time_ns()
     for recorder, function in enumerate(_DUMPS if gpu else _DUMPS[:1]):
         dump = getattr(torch._C._distributed_c10d, function, None)
@@ -86,8 +90,8 @@ def _read(gpu: bool = True) -> list[Recorded]:
             continue
         with contextlib.suppress(ValueError, KeyError, RuntimeError, TypeError):  # another format
             entries = json.loads(dump(True, False)).get("entries", [])
-            found += [_recorded(recorder, entry, clocks) for entry in entries]
-    return sorted(found, key=lambda one: (one.submitted, one.id))
+            operations += [_recorded(recorder, entry, clocks) for entry in entries]
+    return sorted(operations, key=lambda operation: (operation.submitted, operation.id))
 
 
 def _recorded(recorder: int, entry: dict[str, Any], clocks: int) -> Recorded:
@@ -98,6 +102,6 @@ def _recorded(recorder: int, entry: dict[str, Any], clocks: int) -> Recorded:
     submitted = int(entry["time_created_ns"]) + clocks
     sizes = entry.get("input_sizes", ())
     dtypes = entry.get("input_dtypes", ())
-    tensors = ", ".join(f"{one} {list(size)}" for one, size in zip(dtypes, sizes, strict=False))
+    tensors = ", ".join(f"{dtype} {list(size)}" for dtype, size in zip(dtypes, sizes, strict=False))
     number = int(entry["record_id"])
     return Recorded((recorder, number), str(group), name, submitted, finished, tensors)

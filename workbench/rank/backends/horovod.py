@@ -99,8 +99,8 @@ class HorovodBackend(Backend):
 
     def pending(self) -> Pending:
         """Return what is not finished or waited for, in any thread; empty if it is not known."""
-        found = (self._tap and self._tap.pending()) or Pending({}, {})
-        return found._replace(handles=frozenset(list(mpi_ops._handle_map)))
+        pending = (self._tap and self._tap.pending()) or Pending({}, {})
+        return pending._replace(handles=frozenset(list(mpi_ops._handle_map)))
 
     def settings(self, interface: str) -> dict[str, str]:
         """Return Horovod's environment variables, which a cell can change; none before a ring.
@@ -109,9 +109,9 @@ class HorovodBackend(Backend):
         this process can use Horovod's MPI controller. `interface` is its network interface.
         """
         formed = self._ring.name != "" or mpi_controller.is_used()
-        own = _own_settings() if formed else {}
+        host_settings = _own_settings() if formed else {}
         job = "" if self._ring.name else mpi_controller.job()
-        return {**own, mpi_controller.JOB: job, **free_address(interface)}
+        return {**host_settings, mpi_controller.JOB: job, **free_address(interface)}
 
     @neutral()
     def init_ring(self, environment: dict[str, str], shared: dict[str, str]) -> RingCheck:
@@ -146,8 +146,8 @@ class HorovodBackend(Backend):
                     raise RingNotFormed(ABORTED)
                 with starts():
                     _init()
-                one = torch.ones(1, dtype=torch.float32, device="cpu")
-                total = hvd.allreduce(one, op=hvd.Sum, name="workbench.ready")
+                tensor = torch.ones(1, dtype=torch.float32, device="cpu")
+                total = hvd.allreduce(tensor, op=hvd.Sum, name="workbench.ready")
             process_sets.note_members(self._recorder)
         except BaseException as error:
             if mpi:
@@ -259,8 +259,8 @@ class HorovodBackend(Backend):
         process_set: Any = None
         while frame is not None:
             if frame.f_code.co_filename.endswith(_FUNCTION_FILES):
-                given = frame.f_locals.get("name")
-                name = name or (given if isinstance(given, str) else "")
+                local_name = frame.f_locals.get("name")
+                name = name or (local_name if isinstance(local_name, str) else "")
                 function = frame.f_code.co_name
                 if process_set is None:
                     process_set = frame.f_locals.get("process_set")
@@ -363,8 +363,8 @@ def _init() -> None:
         hvd.init()
     except ValueError as error:
         cause = _LOG.findall(_log_since(logged))
-        why = f"hvd.init() failed: {cause[-1]}" if cause else str(error)
-        raise RingNotFormed(why) from None
+        reason = f"hvd.init() failed: {cause[-1]}" if cause else str(error)
+        raise RingNotFormed(reason) from None
 
 
 def _log_size() -> int:

@@ -144,11 +144,11 @@ class Tap:
             if not done.all():
                 records = records[done]
                 part = part[done]
-            found = [NONE] * len(untils)
+            collected = [NONE] * len(untils)
             if len(records):
-                found = self._collected(records, part, len(untils))
+                collected = self._collected(records, part, len(untils))
             self._unread = [rest]  # only now: after a MemoryError, all is returned by the next call
-        return found
+        return collected
 
     def pending(self) -> Pending | None:
         """Return what is not finished, in any thread; None if Horovod cannot tell now."""
@@ -218,9 +218,13 @@ class Tap:
             for id_, *others in described.tolist()
             if (match := _match(self._name(id_)))
         ]
-        found = [self._operation(*row) for row in rows]
-        names = {(one.name, one.process_set) for one in found if one.kind == "allgather"}
-        return tuple(self._final(one, names) for one in found)
+        operations = [self._operation(*row) for row in rows]
+        names = {
+            (operation.name, operation.process_set)
+            for operation in operations
+            if operation.kind == "allgather"
+        }
+        return tuple(self._final(operation, names) for operation in operations)
 
     def _operation(
         self, match: re.Match[str], size: int, process_set: int, library: int, tensors: int
@@ -236,19 +240,23 @@ class Tap:
         ranks = len(self._members.get(process_set, ())) or self.world_size
         return Operation(_label(match), size, tensors, kind, process_set, ranks, by, its_library)
 
-    def _final(self, one: Operation, allgathers: set[tuple[str, int]]) -> Operation:
+    def _final(self, operation: Operation, allgathers: set[tuple[str, int]]) -> Operation:
         """Return an operation with its caller, or as a part of a sparse allreduce."""
-        stem, dot, part = one.name.rpartition(".")
+        stem, dot, part = operation.name.rpartition(".")
         other = stem + _PARTS_OF_SPARSE.get(dot + part, "")
-        if one.kind == "allgather" and other != stem and (other, one.process_set) in allgathers:
+        if (
+            operation.kind == "allgather"
+            and other != stem
+            and (other, operation.process_set) in allgathers
+        ):
             # only that of the values counts as a tensor
             tensors = int(part == "values")
-            one = one._replace(kind="sparse allreduce", tensors=tensors)
+            operation = operation._replace(kind="sparse allreduce", tensors=tensors)
         else:
-            stem = one.name
-        reduces = one.kind in {"allreduce", "adasum", "sparse allreduce"}
+            stem = operation.name
+        reduces = operation.kind in {"allreduce", "adasum", "sparse allreduce"}
         of_optimizer = reduces and stem in self.optimizer_names
-        return one._replace(by="optimizer") if of_optimizer else one
+        return operation._replace(by="optimizer") if of_optimizer else operation
 
     def _name(self, id_: int) -> str:
         text = ctypes.create_string_buffer(1 << 10)
@@ -267,9 +275,9 @@ def _parts(
     """
     values = records[:, _HANDLE]
     if (values < 0).any():
-        place = np.array(untils).searchsorted(records[:, _FINISHED])
-        place[place == len(untils)] = -1
-        return np.where(values < 0, place, _waited_for(values, handles))
+        index = np.array(untils).searchsorted(records[:, _FINISHED])
+        index[index == len(untils)] = -1
+        return np.where(values < 0, index, _waited_for(values, handles))
     return _waited_for(values, handles)
 
 
@@ -277,15 +285,19 @@ def _waited_for(
     values: npt.NDArray[np.int64], handles: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.int64]:
     """Return which sequence of handles contains each value; -1 for none."""
-    wanted = np.concatenate([np.asarray(some, np.int64) for some in handles])
+    wanted = np.concatenate(
+        [np.asarray(interval_handles, np.int64) for interval_handles in handles]
+    )
     if not len(wanted):
         return np.full(len(values), -1)
     order = wanted.argsort()
     wanted = wanted[order]
-    place = wanted.searchsorted(values)
-    place[place == len(wanted)] = 0
-    part = np.repeat(np.arange(len(handles)), [len(some) for some in handles])
-    return np.where(wanted[place] == values, part[order[place]], -1)
+    index = wanted.searchsorted(values)
+    index[index == len(wanted)] = 0
+    part = np.repeat(
+        np.arange(len(handles)), [len(interval_handles) for interval_handles in handles]
+    )
+    return np.where(wanted[index] == values, part[order[index]], -1)
 
 
 def _match(name: str) -> re.Match[str] | None:
@@ -301,10 +313,10 @@ def _parse_pending(text: str) -> Pending:
         submitted[int(number)] = int(count)
     operations: dict[Any, tuple[str, int]] = {}
     for line in tensors.split("\n"):
-        found = _PENDING.fullmatch(line)  # not if a name has several lines
-        match = found and _match(found["name"])
-        if found and match:
-            operations[int(found["handle"])] = _label(match), int(found["process_set"])
+        fields = _PENDING.fullmatch(line)  # not if a name has several lines
+        match = fields and _match(fields["name"])
+        if fields and match:
+            operations[int(fields["handle"])] = _label(match), int(fields["process_set"])
     return Pending(submitted, operations)
 
 
@@ -320,14 +332,16 @@ def _grouped(
     records: Records, part: npt.NDArray[np.int64]
 ) -> tuple[Records, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return one record per handle, by part and name, its part, and how many tensors it has."""
-    _, first, place, tensors = np.unique(
+    _, first, group_index, tensors = np.unique(
         records[:, _HANDLE], return_index=True, return_inverse=True, return_counts=True
     )
     together = records[first]
-    together[:, _BYTES] = np.bincount(place, records[:, _BYTES])
+    together[:, _BYTES] = np.bincount(group_index, records[:, _BYTES])
     for column in range(_LIBRARY + 1, len(_COLUMNS)):
         ends = _COLUMNS[column] in {"ended", "finished"}
-        (np.maximum if ends else np.minimum).at(together[:, column], place, records[:, column])
+        (np.maximum if ends else np.minimum).at(
+            together[:, column], group_index, records[:, column]
+        )
     part = part[first]
     order = _by_part_and_name(together, part)
     return together[order], part[order], tensors[order].astype(np.int64)

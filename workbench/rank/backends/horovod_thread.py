@@ -68,10 +68,10 @@ def _is_alive(tid: int) -> bool:
 
 def _threads() -> dict[int, int]:
     """Return when each thread of this process was started, in ticks; empty without /proc."""
-    found = {}
+    started = {}
     with contextlib.suppress(OSError):
         for path in _TASKS.iterdir():
             with contextlib.suppress(OSError):  # it has ended
                 fields = (path / "stat").read_text().rpartition(")")[2].split()
-                found[int(path.name)] = int(fields[_STARTED])
-    return found
+                started[int(path.name)] = int(fields[_STARTED])
+    return started

@@ -43,11 +43,11 @@ class NewestOptimizer(Patches):
     def _make_hook(self, original: Function) -> Function:
         def make_hook(optimizer: Any, parameter: Any) -> Function:
             hook = original(optimizer, parameter)
-            own = id(optimizer)
-            user = self._take(own, parameter)
+            optimizer_id = id(optimizer)
+            user = self._take(optimizer_id, parameter)
 
             def reduce(*gradients: Any) -> None:
-                if user[0] == own:
+                if user[0] == optimizer_id:
                     hook(*gradients)
 
             return reduce
@@ -56,21 +56,21 @@ class NewestOptimizer(Patches):
 
     def _zero_grad(self, original: Function) -> Function:
         def zero_grad(optimizer: Any, *args: Any, **options: Any) -> Any:
-            own = id(optimizer)
-            if own in self._displaced:
-                self._displaced.discard(own)
+            optimizer_id = id(optimizer)
+            if optimizer_id in self._displaced:
+                self._displaced.discard(optimizer_id)
                 for parameter in optimizer._requires_update:
-                    self._take(own, parameter)
+                    self._take(optimizer_id, parameter)
             return original(optimizer, *args, **options)
 
         return zero_grad
 
-    def _take(self, own: int, parameter: Any) -> list[int]:
+    def _take(self, optimizer_id: int, parameter: Any) -> list[int]:
         """Let an optimizer reduce a parameter; return a list with the id of the current one."""
-        user: list[int] = self._user.setdefault(parameter, [own])
-        if user[0] != own:
+        user: list[int] = self._user.setdefault(parameter, [optimizer_id])
+        if user[0] != optimizer_id:
             self._displaced.add(user[0])
-            user[0] = own
+            user[0] = optimizer_id
         return user
 
 
@@ -99,8 +99,8 @@ def parameter_names() -> set[str]:
     classes = set(_classes())
     if not classes:
         return set()
-    found = [thing for thing in gc.get_objects() if type(thing) in classes]
-    return {name for one in found for name in _names_of(one)}
+    optimizers = [candidate for candidate in gc.get_objects() if type(candidate) in classes]
+    return {name for optimizer in optimizers for name in _names_of(optimizer)}
 
 
 def _names_of(optimizer: Any) -> Iterable[str]:

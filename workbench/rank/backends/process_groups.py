@@ -68,9 +68,9 @@ def address_of(interface: str) -> tuple[socket.AddressFamily, str]:
     RuntimeError
         The interface has no address.
     """
-    found = psutil.net_if_addrs().get(interface, ())
+    interface_addresses = psutil.net_if_addrs().get(interface, ())
     for family in (socket.AF_INET, socket.AF_INET6):
-        for address in (one.address for one in found if one.family == family):
+        for address in (entry.address for entry in interface_addresses if entry.family == family):
             # other ranks cannot connect to such a one without their own interface's name
             if family == socket.AF_INET or not ip_address(address).is_link_local:
                 return family, address
@@ -207,16 +207,18 @@ class ProcessGroups:
 
     def init_process_group(self, *args: Any, **options: Any) -> None:
         """Initialize PyTorch's default process group, or keep that of the ring."""
-        given = _SIGNATURE.bind(*args, **options).arguments
-        environment = given.get("init_method") in {None, "env://"} and given.get("store") is None
+        arguments = _SIGNATURE.bind(*args, **options).arguments
+        environment = (
+            arguments.get("init_method") in {None, "env://"} and arguments.get("store") is None
+        )
         if dist.is_initialized() and dist.group.WORLD is self._ready:
-            own = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
-            same = given.get("world_size", -1) in {-1, own[0]}
-            same = same and given.get("rank", -1) in {-1, own[1]}
-            plain = not any(given.get(name) is not None for name in _WITH_OPTIONS)
-            usual = given.get("backend") in {None, own_backend()}
+            ring_size_and_rank = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+            same = arguments.get("world_size", -1) in {-1, ring_size_and_rank[0]}
+            same = same and arguments.get("rank", -1) in {-1, ring_size_and_rank[1]}
+            plain = not any(arguments.get(name) is not None for name in _WITH_OPTIONS)
+            usual = arguments.get("backend") in {None, own_backend()}
             if environment and same and plain and usual:
-                if (timeout := given.get("timeout")) is not None:
+                if (timeout := arguments.get("timeout")) is not None:
                     distributed_c10d._set_pg_timeout(timeout, self._ready)
                 return
             self._destroy_all()
@@ -224,10 +226,10 @@ class ProcessGroups:
             self._destroy_all()  # the cell, or an earlier one, runs again
         with self.sockets.grows():
             if environment and not dist.is_initialized():
-                self._init_again(**given)
+                self._init_again(**arguments)
             else:
                 with _same_excepthook():
-                    _init(**given)
+                    _init(**arguments)
         self._formed_in = self._recorder.records
         self.move_models()
 
@@ -275,7 +277,9 @@ class ProcessGroups:
         connect to the address that another rank had in an earlier init. And it cannot be stopped
         while it waits for the connection of another rank.
         """
-        given = {name: one for name, one in options.items() if name not in {"init_method", "store"}}
+        arguments = {
+            name: value for name, value in options.items() if name not in {"init_method", "store"}
+        }
         limit = timeout or _usual_timeout(backend, options.get("device_id"))
         self._store.set_timeout(limit)
         self._inits += 1
@@ -292,7 +296,7 @@ class ProcessGroups:
                 world_size=world_size,
                 rank=rank,
                 store=store,
-                **given,
+                **arguments,
             )
         distributed_c10d._set_pg_timeout(limit)
 
@@ -315,8 +319,8 @@ class ProcessGroups:
 
 def _used(groups: Sequence[Any]) -> tuple[Any, ...]:
     """Return those of some groups to which something else refers."""
-    (own,) = [sys.getrefcount(one) for one in [object()]]
-    return tuple([one for one in groups if sys.getrefcount(one) > own])
+    (references,) = [sys.getrefcount(group) for group in [object()]]
+    return tuple([group for group in groups if sys.getrefcount(group) > references])
 
 
 @contextmanager
@@ -334,5 +338,5 @@ def _usual_timeout(backend: str | None, device: Any) -> timedelta:
     if backend is None and device is not None:
         kind = "cuda" if isinstance(device, int) else device.type
         backend = dist.Backend.default_device_backend_map.get(kind)
-    found: timedelta = distributed_c10d._get_default_timeout(dist.Backend(backend or "undefined"))
-    return found
+    timeout: timedelta = distributed_c10d._get_default_timeout(dist.Backend(backend or "undefined"))
+    return timeout

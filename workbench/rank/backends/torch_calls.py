@@ -11,7 +11,13 @@ from weakref import WeakSet
 
 import torch
 
-from workbench.rank.backends.torch_operations import MESSAGES, Named, Operations, first, measure
+from workbench.rank.backends.torch_operations import (
+    MESSAGES,
+    CollectiveDescriptions,
+    Named,
+    first,
+    measure,
+)
 from workbench.rank.recording.collectives import Operation, Reported
 from workbench.rank.recording.patches import Function
 from workbench.rank.recording.phase import Phase
@@ -108,7 +114,7 @@ class TorchCalls:
         self._recorder = recorder
         self._main = threading.main_thread().ident
         self._gpu = torch.cuda.is_available()
-        self._describe = Operations().describe
+        self._describe = CollectiveDescriptions().describe
         self.pending: dict[int, TorchCall] = {}
         self.coalescing: dict[int, list[TorchCall]] = {}
         self.messages: WeakSet[Any] = WeakSet()
@@ -189,10 +195,10 @@ class TorchCalls:
         if len(self.pending) >= _MAX:
             given_up += self.pending.values()
             self.pending.clear()
-        for one in given_up:
+        for stale in given_up:
             # if it has a future, that reports it; otherwise nobody has waited for it
-            if one is not None and one is not call and one.future is None:
-                lost = [each for each in (one, *one.others) if each.claim() is not None]
+            if stale is not None and stale is not call and stale.future is None:
+                lost = [each for each in (stale, *stale.others) if each.claim() is not None]
                 self._recorder.reported.lost += len(lost)
         self.pending[key] = call
 
@@ -208,14 +214,14 @@ class TorchCalls:
         for call in calls:
             kind = call.operation._replace(name="", size=0, tensors=0, peer=-1)
             groups.setdefault(kind, []).append(call)
-        for some in groups.values():
-            peers = {call.operation.peer for call in some}
-            some[0].operation = some[0].operation._replace(
-                size=sum(call.operation.size for call in some),
-                tensors=sum(call.operation.tensors for call in some),
+        for peer_calls in groups.values():
+            peers = {call.operation.peer for call in peer_calls}
+            peer_calls[0].operation = peer_calls[0].operation._replace(
+                size=sum(call.operation.size for call in peer_calls),
+                tensors=sum(call.operation.tensors for call in peer_calls),
                 peer=peers.pop() if len(peers) == 1 else -1,
             )
-        together = [some[0] for some in groups.values()]
+        together = [peer_calls[0] for peer_calls in groups.values()]
         if work is not None and any(call.operation.kind in MESSAGES for call in calls):
             self.messages.add(work)
         if any(call.on_gpu for call in together):
@@ -292,5 +298,5 @@ class TorchCalls:
 
 def _is_of_python(thread: int) -> bool:
     """Whether Python has started a thread, and not PyTorch."""
-    known = threading._active.get(thread)  # type: ignore[attr-defined]
-    return known is not None and not isinstance(known, threading._DummyThread)
+    python_thread = threading._active.get(thread)  # type: ignore[attr-defined]
+    return python_thread is not None and not isinstance(python_thread, threading._DummyThread)

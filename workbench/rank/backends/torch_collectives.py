@@ -59,8 +59,8 @@ class TorchCollectives(Hooks):
         def make(original: Function) -> Function:
             def collective(group: Any, *args: Any, **kwargs: Any) -> Any:
                 thread = threading.get_ident()
-                given = (*args, *kwargs.values()) if kwargs else args
-                sent = given[named.sent] if len(given) > named.sent else ()
+                arguments = (*args, *kwargs.values()) if kwargs else args
+                sent = arguments[named.sent] if len(arguments) > named.sent else ()
                 if self._calls.is_of_bucket(thread, sent):
                     return original(group, *args, **kwargs)
                 # before: the result of a sparse tensor has the rows of all ranks
@@ -74,7 +74,7 @@ class TorchCollectives(Hooks):
                     work = self._submit_and_wait(original, group, args, kwargs)
                 else:
                     work = original(group, *args, **kwargs)
-                peer = given[1] if named.kind in MESSAGES and len(given) > 2 else -1
+                peer = arguments[1] if named.kind in MESSAGES and len(arguments) > 2 else -1
                 self._calls.submitted(
                     named, group, sent, measured, work, began, thread, waits=waits, peer=peer
                 )

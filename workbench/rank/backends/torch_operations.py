@@ -119,7 +119,7 @@ class _Group(NamedTuple):
     name: str
 
 
-class Operations:
+class CollectiveDescriptions:
     """Describes collectives, each kind of which is numbered from one in a step."""
 
     def __init__(self) -> None:
@@ -157,20 +157,20 @@ class Operations:
             self._counts.clear()
         size, tensors = measured
         key: Any = group if isinstance(group, str) else id(group)
-        found = self._groups.get(key)
-        known = found and found.group()  # a later group may have the same name or id
-        if found is None or known is None or (known is not group and key != group):
-            found = self._groups[key] = _described(group)
-        place = named.name, found.number, thread == self._main
-        number = self._counts[place] = self._counts.get(place, 0) + 1
-        other = found.members[peer] if 0 <= peer < len(found.members) else -1
+        described = self._groups.get(key)
+        live_group = described and described.group()  # a later group may have the same name or id
+        if described is None or live_group is None or (live_group is not group and key != group):
+            described = self._groups[key] = _described(group)
+        counted = named.name, described.number, thread == self._main
+        number = self._counts[counted] = self._counts.get(counted, 0) + 1
+        other = described.members[peer] if 0 <= peer < len(described.members) else -1
         by = named.by or self._caller()
-        what = place, number, size, tensors, found.ranks, by, found.name, other
-        operation = self._known.get(what)
+        key_fields = counted, number, size, tensors, described.ranks, by, described.name, other
+        operation = self._known.get(key_fields)
         if operation is None:
             if len(self._known) >= _MAX:
                 self._known.clear()
-            operation = self._known[what] = _operation(named.kind, *what)
+            operation = self._known[key_fields] = _operation(named.kind, *key_fields)
         return operation
 
     def _caller(self) -> str:
@@ -183,24 +183,30 @@ class Operations:
         if frame is None:
             return "cell"
         code = frame.f_code
-        found = self._callers.get(code)
-        if found is None:
+        library = self._callers.get(code)
+        if library is None:
             if len(self._callers) >= _MAX:
                 self._callers.clear()
             names = (name for part, name in _LIBRARIES.items() if part in code.co_filename)
-            found = self._callers[code] = next(names, "cell")
-        return found
+            library = self._callers[code] = next(names, "cell")
+        return library
 
 
 def _described(group: Any) -> _Group:
-    known: Any = group
+    target: Any = group
     if isinstance(group, str):
-        known = torch._C._distributed_c10d._resolve_process_group(group)
+        target = torch._C._distributed_c10d._resolve_process_group(group)
     try:
-        members = tuple(dist.get_process_group_ranks(known))
+        members = tuple(dist.get_process_group_ranks(target))
     except (ValueError, KeyError):  # not registered
         members = ()
-    return _Group(weakref.ref(known), number_of(known), known.size(), members, name_of(known))
+    return _Group(
+        weakref.ref(target),
+        number_of(target),
+        target.size(),
+        members,
+        name_of(target),
+    )
 
 
 def name_of(group: Any) -> str:
@@ -221,7 +227,7 @@ def number_of(group: Any) -> int:
 
 def _operation(
     kind: str,
-    place: tuple[str, int, bool],
+    counted: tuple[str, int, bool],
     number: int,
     size: int,
     tensors: int,
@@ -230,7 +236,7 @@ def _operation(
     group: str,
     peer: int,
 ) -> Operation:
-    name, process_set, main = place
+    name, process_set, main = counted
     label = f"{name} {number}" if main else f"{name} {number} of a thread"
     return Operation(label, size, tensors, kind, process_set, ranks, by, "", group, peer)
 
@@ -255,5 +261,5 @@ def measure(sent: Any) -> tuple[int, int]:
         return sent_bytes(sent), 1
     if len(sent) == 1:
         return measure(sent[0])[0], 1
-    sizes = [measure(one)[0] for one in sent]
+    sizes = [measure(part)[0] for part in sent]
     return sum(sizes), len(sizes)

@@ -67,8 +67,8 @@ class OperatorHooks(Hooks):
 
     def _replace(self, name: str, make: Callable[[Function], Function]) -> None:
         """Replace an operator if it exists, and its overloads, which compiled code calls."""
-        namespace, _, own = name.partition("::")
-        packet = getattr(getattr(torch.ops, namespace), own, None)
+        namespace, _, packet_name = name.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), packet_name, None)
         if packet is not None:
             self.replace(packet, "_op", make)
             for overload in packet.overloads():
@@ -77,11 +77,11 @@ class OperatorHooks(Hooks):
     def _operator(self, named: Named) -> Callable[[Function], Function]:
         def call(original: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             thread = threading.get_ident()
-            given = (*args, *kwargs.values()) if kwargs else args
+            arguments = (*args, *kwargs.values()) if kwargs else args
             # a dispatch mode calls the operator again
-            if self._in_operator == thread or type(first(given)) not in _PLAIN:
+            if self._in_operator == thread or type(first(arguments)) not in _PLAIN:
                 return original(*args, **kwargs)
-            measured = measure(given[0])
+            measured = measure(arguments[0])
             began = perf_counter_ns()
             self._in_operator = thread
             try:
@@ -89,9 +89,9 @@ class OperatorHooks(Hooks):
             finally:
                 self._in_operator = 0
             group = kwargs["group_name"] if "group_name" in kwargs else args[-1]
-            one = self._calls.call(named, group, measured, began, thread)
+            call_record = self._calls.call(named, group, measured, began, thread)
             for tensor in [result] if isinstance(result, torch.Tensor) else result:
-                self._calls.keep(tensor.untyped_storage().data_ptr(), one)
+                self._calls.keep(tensor.untyped_storage().data_ptr(), call_record)
             return result
 
         return lambda original: Operator(original, call)
@@ -110,19 +110,19 @@ class OperatorHooks(Hooks):
             finally:
                 self._in_operator = 0
             key = tensor.untyped_storage().data_ptr()
-            one = self._calls.pending.get(key)
-            if one is not None and tensor.is_cuda:
+            call_record = self._calls.pending.get(key)
+            if call_record is not None and tensor.is_cuda:
                 del self._calls.pending[key]
-                self._calls.follow_stream([one], None)
-            elif one is not None:
-                self._calls.finish(key, one)
+                self._calls.follow_stream([call_record], None)
+            elif call_record is not None:
+                self._calls.finish(key, call_record)
             return result
 
         return Operator(original, call)
 
     def _unheard(self, original: Function) -> Function:
         def call(_: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if any(type(first(one)) in _PLAIN for one in (*args, *kwargs.values())):
+            if any(type(first(argument)) in _PLAIN for argument in (*args, *kwargs.values())):
                 self._recorder.loop.note_unheard()
             return original(*args, **kwargs)
 

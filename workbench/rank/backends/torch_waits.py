@@ -83,14 +83,14 @@ def unfinished() -> dict[tuple[str, int], str]:
 
     A send of Gloo counts as unfinished until somebody has waited for it.
     """
-    found = {}
+    names = {}
     for reference in _sent.keyrefs():  # at once: other threads change the dictionary
         work = reference()
         if work is None or work.is_completed():
             continue
         if (sent := _sent.get(work)) and sent.name_in_peer:
-            found["sent", id(work)] = sent.name_in_peer
-    return found
+            names["sent", id(work)] = sent.name_in_peer
+    return names
 
 
 def forget() -> None:
@@ -112,16 +112,16 @@ def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
 
 def find(frame: FrameType | None) -> Call | None:
     """Return the outermost call of these functions in the frames of a thread; None for none."""
-    found = None
+    call_locals = None
     while frame is not None:
         if frame.f_code in _CALLS and "began" in (values := frame.f_locals):
-            found = values
+            call_locals = values
         frame = frame.f_back
-    if found is None:
+    if call_locals is None:
         return None
-    sent: tuple[Any, ...] | None = found.get("sent")
-    name, ranks, *_ = sent or _described(found["function"].__name__, found["args"])
-    return Call(name, found["began"], ranks)
+    sent: tuple[Any, ...] | None = call_locals.get("sent")
+    name, ranks, *_ = sent or _described(call_locals["function"].__name__, call_locals["args"])
+    return Call(name, call_locals["began"], ranks)
 
 
 def _described(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[int, ...] | None]:
@@ -170,7 +170,7 @@ def _send(name: str, args: tuple[Any, ...]) -> _Sent:
         return _Sent("recv()", _members(group), "", (group, args[2] if len(args) > 2 else 0))
     try:
         peer = dist.get_global_rank(group, args[2])
-        own = dist.get_rank()
+        own_rank = dist.get_rank()
     except (ValueError, KeyError, IndexError):  # not registered, or the peer given by keyword
         return _Sent(f"{name}()", None)
     tag = args[3] if len(args) > 3 else 0
@@ -178,17 +178,17 @@ def _send(name: str, args: tuple[Any, ...]) -> _Sent:
     other = "recv(src" if name == "send" else "send(dst"
     rest = "" if group is dist.group.WORLD else f", group={group.group_name}"
     rest += f", tag={tag}" if tag else ""
-    ranks = tuple(sorted({own, peer}))
+    ranks = tuple(sorted({own_rank, peer}))
     mine = f"{name}({argument}={peer}{rest}) {number}"
-    its = f"{other}={own}{rest}) {number}"
-    return _Sent(mine, ranks, its)
+    name_in_peer = f"{other}={own_rank}{rest}) {number}"
+    return _Sent(mine, ranks, name_in_peer)
 
 
 def _number(group: Any, name: str, peer: int, tag: int) -> int:
     """Return the number of the next send to a rank, or receive from it."""
-    place = group.group_name, name, peer, tag
-    _numbers[place] += 1
-    return _numbers[place]
+    key = group.group_name, name, peer, tag
+    _numbers[key] += 1
+    return _numbers[key]
 
 
 def _count_received(work: Any, group: Any, tag: int) -> None:

@@ -43,12 +43,12 @@ def gloo_transport(addresses: Iterable[str]) -> Transport:
         The addresses of this end of its connections; none if there is no other rank.
     """
     names = {
-        one.address.partition("%")[0]: name
+        entry.address.partition("%")[0]: name
         for name, ones in psutil.net_if_addrs().items()
-        for one in ones
+        for entry in ones
     }
-    found = sorted({names.get(address, address) for address in addresses})
-    return Transport("Gloo", _OF_SOCKETS if found else "", tuple(found))
+    interfaces = sorted({names.get(address, address) for address in addresses})
+    return Transport("Gloo", _OF_SOCKETS if interfaces else "", tuple(interfaces))
 
 
 class NcclLog:
@@ -99,18 +99,18 @@ class NcclLog:
             return None
         log = Path(self._file)
         try:
-            found = log.stat()
-            if not stat.S_ISREG(found.st_mode):
+            status = log.stat()
+            if not stat.S_ISREG(status.st_mode):
                 return Transport("NCCL", "", unknown=f"its log {log} is not a regular file")
-            if found.st_size < self._size:  # a program that the cell has started writes there too
+            if status.st_size < self._size:  # a program that the cell has started writes there too
                 self._unknown = f"another process has written to its log {log}"
                 return Transport("NCCL", "", unknown=self._unknown)
-            if found.st_size != self._size:
+            if status.st_size != self._size:
                 with log.open("rb") as opened:
                     opened.seek(self._begin)
                     text = opened.read(_MAX_BYTES).decode("utf-8", "replace")
                 self._transport = read_nccl_log(text)
-                self._size = found.st_size
+                self._size = status.st_size
         except OSError as error:
             return Transport("NCCL", "", unknown=f"its log {log}: {error.strerror}")
         return self._transport
@@ -126,31 +126,33 @@ def read_nccl_log(text: str) -> Transport | None:
     """
     devices: dict[str, dict[int, str]] = {}
     for using in _USING.finditer(text):
-        its = {int(one["number"]): one["name"] for one in _DEVICE.finditer(using["devices"])}
-        devices.setdefault(using["kind"], {}).update(its)
-    within = tuple(sorted({found["how"] for found in _WITHIN.finditer(text)}))
+        named_devices = {
+            int(match["number"]): match["name"] for match in _DEVICE.finditer(using["devices"])
+        }
+        devices.setdefault(using["kind"], {}).update(named_devices)
+    within = tuple(sorted({match["how"] for match in _WITHIN.finditer(text)}))
     over = list(_OVER.finditer(text))
     if not over:
         if within:
             return Transport("NCCL", "", within=within)
         chosen = _CHOSEN.search(text)
-        why = "it has not logged its connections"
-        return None if chosen is None else Transport("NCCL", "", unknown=why)
+        reason = "it has not logged its connections"
+        return None if chosen is None else Transport("NCCL", "", unknown=reason)
     used: dict[str, str] = {}
-    for one in over:
-        name, network = _device(one["kind"], int(one["number"]), devices)
-        used[name] = network or _plugin(one["kind"], text)
+    for match in over:
+        name, network = _device(match["kind"], int(match["number"]), devices)
+        used[name] = network or _plugin(match["kind"], text)
     return Transport(
         "NCCL",
         " and ".join(sorted(set(used.values()))),
         tuple(sorted(used)),
-        _gpudirect([one for one in over if one["kind"] != _SOCKET]),
+        _gpudirect([match for match in over if match["kind"] != _SOCKET]),
         within,
     )
 
 
 def _gpudirect(over: list[re.Match[str]]) -> Literal["", "all", "some", "none"]:
-    direct = sum("/GDRDMA" in one["options"] for one in over)
+    direct = sum("/GDRDMA" in match["options"] for match in over)
     if not direct:
         return "none" if over else ""
     return "all" if direct == len(over) else "some"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from workbench.rank.recording.loads import Load, Source
+from workbench.rank.recording.loads import LoaderCall, LoaderPass
 
 _DIFFERENT = -1
 _MAX_KEPT = 64
@@ -52,23 +52,23 @@ class Batches:
     """
 
     def __init__(self) -> None:
-        self._sources: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
-        self._kept: list[Load] = []
+        self._sources: WeakKeyDictionary[Any, LoaderPass] = WeakKeyDictionary()
+        self._kept: list[LoaderCall] = []
         """The latest batches, oldest first."""
-        self._possible: Load | None = None
+        self._possible: LoaderCall | None = None
         """The batch of a forward in eval mode, which trains if a backward follows."""
         self._window = 0
         self._reset()
 
     def _reset(self) -> None:
-        self._used: list[Load] = []
+        self._used: list[LoaderCall] = []
         self._unknown = False
         """Whether a forward has used some of several batches."""
         self._model = self._samples = 0
         self._called: dict[int, StorageWeakRef] = {}
         """The memory of the arguments that closures have used."""
 
-    def source(self, iterator: Any, *, begins: bool = False) -> Source:
+    def source(self, iterator: Any, *, begins: bool = False) -> LoaderPass:
         """Return what is known of the pass of an iterator.
 
         Parameters
@@ -79,18 +79,18 @@ class Batches:
         try:
             source = self._sources.get(iterator)
             if source is None:
-                source = self._sources[iterator] = Source()
+                source = self._sources[iterator] = LoaderPass()
         except TypeError:  # it cannot be referred to
-            return Source()
+            return LoaderPass()
         if begins:
             source.yielded = 0
             source.ended = False
         return source
 
-    def loaded(self, batch: Any, iterator: Any, load: Load | None = None) -> None:
+    def loaded(self, batch: Any, iterator: Any, load: LoaderCall | None = None) -> None:
         """Note a batch, and the iterator that has returned it."""
         source = self.source(iterator) if load is None else load.source
-        load = load or Load(source)
+        load = load or LoaderCall(source)
         number = getattr(iterator, "_num_yielded", 0)
         load.number = number if type(number) is int and number else source.yielded + 1
         source.yielded = load.number
@@ -114,7 +114,7 @@ class Batches:
         for load in self._sharing(original):
             load.storages |= _references(copy)
 
-    def ended(self, source: Source) -> None:
+    def ended(self, source: LoaderPass) -> None:
         """Note that a pass has no further batches: those it evaluated are not trained with."""
         source.ended = True
 
@@ -207,14 +207,14 @@ class Batches:
         length = last.source.length if last.number <= last.source.length else 0
         return BatchProgress(max(0, samples), last.number, length)
 
-    def _sharing(self, called: Any) -> list[Load]:
+    def _sharing(self, called: Any) -> list[LoaderCall]:
         """Return the batches with whose memory arguments share."""
         if not self._kept:
             return []
         keys = _storages(called).keys()
         return [load for load in self._kept if not keys.isdisjoint(load.storages)]
 
-    def _of_call(self, arguments: Any, options: Any) -> Load | None:
+    def _of_call(self, arguments: Any, options: Any) -> LoaderCall | None:
         """Return the batch of a forward that may not train: the latest one that fits."""
         shared = self._sharing((arguments, options) if options else arguments)
         if shared:
@@ -227,7 +227,7 @@ class Batches:
                 return load
         return None
 
-    def _may_be_trained(self, load: Load, samples: int) -> bool:
+    def _may_be_trained(self, load: LoaderCall, samples: int) -> bool:
         """Return whether a forward may use a batch, although it shares no memory with it."""
         if load.trained:
             return False
@@ -237,22 +237,24 @@ class Batches:
         source = load.source
         if source.ended or load.samples != samples:
             return False
-        others = any(one.evaluated and one.source is source for one in self._kept if one != load)
+        others = any(
+            call.evaluated and call.source is source for call in self._kept if call != load
+        )
         return source.trained or not others
 
-    def _train(self, load: Load) -> None:
+    def _train(self, load: LoaderCall) -> None:
         load.trained = load.source.trained = True
         if load not in self._used:
             self._used.append(load)
         # earlier batches of the pass were skipped
-        place = self._kept.index(load) if load in self._kept else 0
+        index = self._kept.index(load) if load in self._kept else 0
         self._kept = [
-            one
-            for number, one in enumerate(self._kept)
-            if number >= place or one.trained or one.source is not load.source
+            call
+            for number, call in enumerate(self._kept)
+            if number >= index or call.trained or call.source is not load.source
         ]
 
-    def _train_several(self, fresh: list[Load], samples: int) -> None:
+    def _train_several(self, fresh: list[LoaderCall], samples: int) -> None:
         """Note a forward for which several batches are possible: such as all, if they add up."""
         sources = {id(load.source) for load in fresh}
         if len(sources) == len(fresh) and sum(load.samples for load in fresh) == samples:
@@ -270,15 +272,15 @@ class Batches:
 
 def first_dimension(batch: Any) -> int:
     """Return the first dimension of the tensors of a batch; 0 without any, -1 if they differ."""
-    found = 0
+    batch_size = 0
     with torch._C.DisableTorchFunction():  # a mode of the user is not to see us
         for value in _values(batch):
             if isinstance(value, torch.Tensor) and value.dim():
                 size = value.shape[0]
-                if found and size != found:
+                if batch_size and size != batch_size:
                     return _DIFFERENT
-                found = size
-    return found
+                batch_size = size
+    return batch_size
 
 
 def _first_dimension_of_call(arguments: Any, options: Any) -> int:
@@ -324,8 +326,8 @@ def _nested(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < _MAX_DEPTH and isinstance(value, (tuple, list, Mapping)):
-        for one in _values(value):
-            yield from _nested(one, depth + 1)
+        for element in _values(value):
+            yield from _nested(element, depth + 1)
 
 
 def _storages(value: Any) -> dict[int, Any]:
@@ -344,9 +346,9 @@ def _references(value: Any) -> dict[int, StorageWeakRef]:
     return {key: StorageWeakRef(storage) for key, storage in _storages(value).items()}
 
 
-def _sum(one: int, other: int) -> int:
+def _sum(first: int, second: int) -> int:
     """Return the sum, or that it is not known."""
-    return _DIFFERENT if _DIFFERENT in (one, other) else one + other
+    return _DIFFERENT if _DIFFERENT in (first, second) else first + second
 
 
 def _length(iterator: Any) -> int:

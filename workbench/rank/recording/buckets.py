@@ -102,10 +102,10 @@ class Buckets:
             bucket.done()
         for _ in range(len(self._following)):
             try:
-                one = self._following.popleft()
+                following = self._following.popleft()
             except IndexError:  # another thread looks for them too
                 return
-            if one[2].done():
-                self._reported.add(one[0], one[1], one[2].finished)
+            if following[2].done():
+                self._reported.add(following[0], following[1], following[2].finished)
             else:
-                self._following.append(one)
+                self._following.append(following)

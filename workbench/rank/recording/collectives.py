@@ -52,18 +52,18 @@ class Collected:
     @staticmethod
     def join(parts: Iterable[Collected]) -> Collected:
         """Return all collectives of `parts`."""
-        some = [part for part in parts if part.operations]
-        if len(some) == 1:
-            return some[0]
-        operations = tuple(one for part in some for one in part.operations)
-        return Collected(operations, np.hstack([_NO_TIMES, *(part.times for part in some)]))
+        nonempty = [part for part in parts if part.operations]
+        if len(nonempty) == 1:
+            return nonempty[0]
+        operations = tuple(operation for part in nonempty for operation in part.operations)
+        return Collected(operations, np.hstack([_NO_TIMES, *(part.times for part in nonempty)]))
 
 
 _NO_TIMES = np.empty((len(TIMES), 0), np.int64)
 NONE = Collected((), _NO_TIMES)
 
 
-class Source(Protocol):
+class CollectiveSource(Protocol):
     """Where finished collectives come from."""
 
     @property
@@ -116,18 +116,18 @@ class Reported:
         """Return for each moment what `take` returns."""
         if not self._finished:
             return [NONE] * len(untils)
-        every = list(self._finished)
+        records = list(self._finished)
         parts: list[list[tuple[Operation, int, int]]] = [[] for _ in range(len(untils) + 1)]
-        for one in every:
-            parts[bisect_left(untils, one[2])].append(one)
-        found = [_collected(part) for part in parts[:-1]]
+        for record in records:
+            parts[bisect_left(untils, record[2])].append(record)
+        collected = [_collected(part) for part in parts[:-1]]
         # removed only now: after a MemoryError, the next call returns them
-        for _place in every:
+        for _record in records:
             popped = self._pop()
-            if popped is None or popped is every[-1]:  # `add` may have discarded some
+            if popped is None or popped is records[-1]:  # `add` may have discarded some
                 break
         self._finished.extendleft(reversed(parts[-1]))
-        return found
+        return collected
 
     def take(self, until: int) -> Collected:
         """Return those that finished up to a moment and were not returned before."""

@@ -49,9 +49,9 @@ class Spans:
 
     def assign(self, old: Phase, new: Phase, start: int = 0, stop: int | None = None) -> None:
         """Count the spans of the phase `old` as `new`, from the number `start` to before `stop`."""
-        for place, phase in enumerate(self._phases[start:stop], start):
+        for index, phase in enumerate(self._phases[start:stop], start):
             if phase is old:
-                self._phases[place] = new
+                self._phases[index] = new
 
     @property
     def end(self) -> Event:

@@ -34,30 +34,33 @@ def durations(
     order = buffers.order
     first = buffers.first
     if not len(first):
-        return [(0, 0, 0, _stopped(own, _NEVER, _NEVER)) for own in waits]
+        return [(0, 0, 0, _stopped(waiting, _NEVER, _NEVER)) for waiting in waits]
     submitted = times[0][order]
     began, ended = times[2:-1].take(order[first], axis=1).tolist()
     # all collectives of a buffer are in progress when it gets its response
     begins = np.minimum.reduceat(submitted, first).tolist()
     latest = np.maximum.reduceat(submitted, first).tolist()
     ends = np.maximum.reduceat(times[-1][order], first).tolist()
-    found = []
+    results = []
     for waiting, (start, end) in zip(waits, pairwise(buffers.bounds), strict=True):
-        own = slice(start, end)
+        part = slice(start, end)
         # a collective submitted before its iteration counts from the iteration's start
         busy = merge(
-            (max(begin, 0), max(end, 0)) for begin, end in zip(begins[own], ends[own], strict=True)
+            (max(begin, 0), max(end, 0))
+            for begin, end in zip(begins[part], ends[part], strict=True)
         )
-        transfers = merge(zip(began[own], ended[own], strict=True))
-        found.append(
+        transfers = merge(zip(began[part], ended[part], strict=True))
+        results.append(
             (
                 sum(end - begin for begin, end in busy),
                 overlap(busy, waiting),
                 overlap(transfers, waiting),
-                _stopped(waiting, max(latest[own], default=_NEVER), max(ends[own], default=_NEVER)),
+                _stopped(
+                    waiting, max(latest[part], default=_NEVER), max(ends[part], default=_NEVER)
+                ),
             )
         )
-    return found
+    return results
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
@@ -74,14 +77,14 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> int:
     """Return how long two sets run at once; each is in order, and none overlaps another."""
-    total = place = 0
+    total = next_first = 0
     for begin, end in second:
-        while place < len(first) and first[place][1] <= begin:
-            place += 1
-        at = place
-        while at < len(first) and first[at][0] < end:
-            total += min(end, first[at][1]) - max(begin, first[at][0])
-            at += 1
+        while next_first < len(first) and first[next_first][1] <= begin:
+            next_first += 1
+        index = next_first
+        while index < len(first) and first[index][0] < end:
+            total += min(end, first[index][1]) - max(begin, first[index][0])
+            index += 1
     return total
 
 

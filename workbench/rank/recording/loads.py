@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(eq=False, slots=True)
-class Source:
+class LoaderPass:
     """One pass over a loader: an iterator.
 
     Attributes
@@ -30,7 +30,7 @@ class Source:
 
 
 @dataclass(eq=False, slots=True)
-class Load:
+class LoaderCall:
     """A call of a loader, which has returned a batch or an iterator, or has raised.
 
     Attributes
@@ -59,7 +59,7 @@ class Load:
         Whether a step that has ended has counted it.
     """
 
-    source: Source
+    source: LoaderPass
     began_ns: int = 0
     spent_ns: int = 0
     spans: tuple[int, int] = (0, 0)

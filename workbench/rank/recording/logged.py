@@ -46,7 +46,7 @@ class _Entry(NamedTuple):
     event: Any
 
 
-class Logged:
+class LoggedQueue:
     """The values that were logged and not sent."""
 
     def __init__(self) -> None:
@@ -122,10 +122,10 @@ class Logged:
     def _remove(self, entry: _Entry) -> bool:
         """Remove the first entry if it is `entry`; return whether it was."""
         with self._lock:
-            found = bool(self._entries) and self._entries[0] is entry
-            if found:
+            is_first = bool(self._entries) and self._entries[0] is entry
+            if is_first:
                 self._entries.popleft()
-            return found
+            return is_first
 
 
 def _is_ready(entry: _Entry) -> bool:

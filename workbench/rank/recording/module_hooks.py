@@ -108,14 +108,14 @@ class ModuleHooks:
             constructor, arguments, state, *more = reduced
             if not isinstance(state, dict):
                 return reduced
-            own = {
+            own_ids = {
                 number
                 for name in ("_forward_pre_hooks", "_forward_hooks")
                 for number, hook in (state.get(name) or {}).items()
                 if hook in (_before, _after)
             }
             changed = {
-                name: type(hooks)((n, hook) for n, hook in hooks.items() if n not in own)
+                name: type(hooks)((n, hook) for n, hook in hooks.items() if n not in own_ids)
                 for name in _HOOKS
                 if (hooks := state.get(name)) is not None
             }
@@ -162,8 +162,8 @@ class ModuleHooks:
         self.begins(module, args)  # its own hook is called from the next call on
 
     def _is_known(self, module: torch.nn.Module) -> bool:
-        known = self._known.get(id(module))
-        return known is not None and known() is module
+        reference = self._known.get(id(module))
+        return reference is not None and reference() is module
 
     def _resume(self) -> None:
         if self._global is None:
@@ -182,7 +182,8 @@ def _takes_part(module: torch.nn.Module, args: tuple[Any, ...]) -> bool:
     """
     parameters = [parameter.requires_grad for parameter in module.parameters()]
     return any(parameters) or bool(
-        parameters and any(isinstance(one, torch.Tensor) and one.requires_grad for one in args)
+        parameters
+        and any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in args)
     )
 
 

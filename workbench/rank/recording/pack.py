@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.rank.recording.batches import NO_PROGRESS, BatchProgress
-from workbench.rank.recording.collectives import Collected, Operation, Source
+from workbench.rank.recording.collectives import Collected, CollectiveSource, Operation
 from workbench.rank.recording.durations import Durations, Interval, durations
 from workbench.rank.recording.exchange import UNKNOWN, CellExchange
 from workbench.rank.recording.iteration import Outside, Recorded, RecordedIteration, StepRecord
@@ -124,7 +124,7 @@ class Packer:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[CollectiveSource],
         world_size: int,
         dropped: Callable[[], int],
         cpu_ns: Callable[[], int] = lambda: 0,
@@ -173,20 +173,20 @@ class Packer:
         try:
             packed = self._pack_all(cell, lambda: [_window(item) for item in items], done)
         except Exception:  # noqa: BLE001 - a bad one must not lose the others
-            for item, own in zip(items, done, strict=True):
+            for item, collected in zip(items, done, strict=True):
                 try:
                     window = _window(item)
-                    list(self._packed(cell, [window], [own]))
+                    list(self._packed(cell, [window], [collected]))
                 except Exception:  # noqa: BLE001 - as above
                     self.failed += 1  # before any is sent, with the number of those that failed
                 else:
-                    good.append((window, own))
+                    good.append((window, collected))
             self._lost = lost
             packed = []
             self.forget_layouts()  # some may be new, and were not sent
         yield from packed
-        for window, own in good:
-            yield from self._packed(cell, [window], [own])
+        for window, collected in good:
+            yield from self._packed(cell, [window], [collected])
 
     def _pack_all(
         self, cell: int, windows: Callable[[], list[_Window]], done: list[Collected]
@@ -218,16 +218,19 @@ class Packer:
             time.sleep(_RETRY_S)
 
     def _take(self, until: int) -> Collected:
-        found = [self._with_memory(partial(source.take, until)) for source in self._sources]
-        return self._with_memory(lambda: Collected.join(found))
+        collected = [self._with_memory(partial(source.take, until)) for source in self._sources]
+        return self._with_memory(lambda: Collected.join(collected))
 
     def _take_each(self, untils: list[int], handles: list[Sequence[int]]) -> list[Collected]:
-        found = [
+        collected = [
             self._with_memory(partial(source.take_each, untils, handles))
             for source in self._sources
         ]
         return self._with_memory(
-            lambda: [Collected.join(some[part] for some in found) for part in range(len(untils))]
+            lambda: [
+                Collected.join(of_source[part] for of_source in collected)
+                for part in range(len(untils))
+            ]
         )
 
     def _outside(self, cell: int | None, done: Collected) -> Iterator[tuple[Layout | None, bytes]]:
@@ -237,25 +240,27 @@ class Packer:
             return
         for first in range(0, len(done.operations), _MAX):
             part = slice(first, first + _MAX)
-            some = Collected(done.operations[part], done.times[:, part])
-            start = int(some.times[0].min())
-            end = int(some.times[-1].max())
+            outside = Collected(done.operations[part], done.times[:, part])
+            start = int(outside.times[0].min())
+            end = int(outside.times[-1].max())
             flags = int(Flag.OUTSIDE)
             window = _Window(0, start, end - start, [0] * Phase.GAP, flags, [])
-            yield from self._pack_all(cell, partial(list, [window]), [some])
+            yield from self._pack_all(cell, partial(list, [window]), [outside])
 
     def _packed(
         self, cell: int, windows: list[_Window], done: list[Collected]
     ) -> Iterator[tuple[Layout | None, bytes]]:
-        orders, layouts = zip(*[self._lay_out(one.operations) for one in done], strict=True)
+        orders, layouts = zip(
+            *[self._lay_out(collected.operations) for collected in done], strict=True
+        )
         times = np.concatenate(
             [
-                one.times.take(order.places, axis=1) - window.start
-                for one, order, window in zip(done, orders, windows, strict=True)
+                collected.times.take(order.places, axis=1) - window.start
+                for collected, order, window in zip(done, orders, windows, strict=True)
             ],
             axis=1,
         )
-        counts = np.array([len(one.operations) for one in done])
+        counts = np.array([len(collected.operations) for collected in done])
         buffers = Buffers.of(times, counts)
         records = self._records(
             cell, windows, orders, durations(times, buffers, [_waits(window) for window in windows])
@@ -285,7 +290,7 @@ class Packer:
 
     def _new_order(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
         places = sorted(range(len(operations)), key=operations.__getitem__)
-        key = tuple(operations[place] for place in places)
+        key = tuple(operations[index] for index in places)
         if len(self._orders) == _LAYOUTS:  # sparse operations have another size each time
             self.forget_layouts()
         new = key not in self._layouts
@@ -367,9 +372,9 @@ def _window(item: RecordedIteration) -> _Window:
     spans = [step.spans for step in steps if step.spans is not None]
     columns = [step.spent for step in steps]
     if len(spans) == len(steps):
-        columns = [one.take() for one in spans]
+        columns = [span.take() for span in spans]
         flags = flags | _DEVICE_TIMES
-    spent = columns[0] if len(columns) == 1 else [sum(one) for one in zip(*columns, strict=True)]
+    spent = columns[0] if len(columns) == 1 else [sum(span) for span in zip(*columns, strict=True)]
     if flags & _FORWARD_UNSEEN:  # of one step: what the others loaded and computed is `other` too
         spent[Phase.OTHER] += spent[Phase.DATA] + spent[Phase.FORWARD]
         spent[Phase.DATA] = spent[Phase.FORWARD] = 0

@@ -9,7 +9,7 @@ a loader is data loading wherever the loop asks for a batch. At the end of the w
 from __future__ import annotations
 
 from workbench.rank.recording.device_clock import DeviceClock, Event, Spans
-from workbench.rank.recording.loads import Load
+from workbench.rank.recording.loads import LoaderCall
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag
 
@@ -70,7 +70,7 @@ class PhaseClock:
         self._submitted_event: Event | None = None
         self._before_forward = 0
         self._before_step = 0
-        self._loads: list[Load] = []
+        self._loads: list[LoaderCall] = []
         self._possible_forward = 0
         self._possible_gap = 0
         self._possible_span = 0
@@ -85,7 +85,7 @@ class PhaseClock:
         """When the latest event was noted, or 0."""
         return self._since
 
-    def load_begins(self, load: Load, now: int) -> None:
+    def load_begins(self, load: LoaderCall, now: int) -> None:
         """Begin a call of a loader."""
         load.began_ns = now
         if self.begun:
@@ -95,7 +95,7 @@ class PhaseClock:
             first = 0 if self._spans is None else len(self._spans)
             load.spans = first, first
 
-    def load_ends(self, load: Load, now: int) -> None:
+    def load_ends(self, load: LoaderCall, now: int) -> None:
         """End a call of a loader."""
         if load.in_window:
             self.pop(now)
@@ -260,7 +260,7 @@ class PhaseClock:
         self._spent[self._phase] += now - start - data
         self._possible_gap = self._spent[self._phase] - (now - possible - within)
 
-    def _assign(self, load: Load) -> None:
+    def _assign(self, load: LoaderCall) -> None:
         """Count a load as `other` if its batch was used for an evaluation."""
         if not (self.begun and load.is_for_evaluation):
             return

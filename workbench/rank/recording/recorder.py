@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.rank.recording.buckets import Buckets, BucketSource
-from workbench.rank.recording.collectives import Reported, Source
+from workbench.rank.recording.collectives import CollectiveSource, Reported
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import (
     CellRecords,
@@ -17,7 +17,7 @@ from workbench.rank.recording.iteration import (
     Recorded,
     RecordedIteration,
 )
-from workbench.rank.recording.logged import Logged
+from workbench.rank.recording.logged import LoggedQueue
 from workbench.rank.recording.phases import PhaseClock
 from workbench.rank.recording.training_loop import TrainingLoop
 from workbench.rank.recording.waits import Waits
@@ -84,9 +84,9 @@ class Recorder:
         self.profiling = False
         self.at_iteration: Callable[[], None] | None = None
         self.reported = Reported()
-        self.sources: list[Source] = [self.reported]
+        self.sources: list[CollectiveSource] = [self.reported]
         self.bucket_sources: list[BucketSource] = []
-        self.logged = Logged()
+        self.logged = LoggedQueue()
         self.members: dict[int, tuple[int, ...]] = {}
         self._start_cell(0)
 

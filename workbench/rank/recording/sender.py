@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 
-from workbench.rank.recording.collectives import Source
+from workbench.rank.recording.collectives import CollectiveSource
 from workbench.rank.recording.iteration import Recorded, RecordedIteration
-from workbench.rank.recording.logged import Logged
+from workbench.rank.recording.logged import LoggedQueue
 from workbench.rank.recording.pack import Packer
 from workbench.wire import Address, Layout, Message, Outbox
 from workbench.wire.rank_messages import Records
@@ -51,12 +51,12 @@ class RecordChannel:
     def __init__(
         self,
         address: Address,
-        sources: Sequence[Source],
+        sources: Sequence[CollectiveSource],
         world_size: int,
         cpu_ns: Callable[[], int] = lambda: 0,
-        logged: Logged | None = None,
+        logged: LoggedQueue | None = None,
     ) -> None:
-        self._logged = logged or Logged()
+        self._logged = logged or LoggedQueue()
         self._waiting: deque[Recorded] = deque()
         self._asked = False
         self._sent = (0, 0)

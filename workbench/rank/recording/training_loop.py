@@ -12,7 +12,7 @@ from workbench.rank.recording.buckets import Buckets, PendingBucket
 from workbench.rank.recording.collectives import Operation
 from workbench.rank.recording.exchange import UNKNOWN
 from workbench.rank.recording.iteration import CellRecords, StepRecord
-from workbench.rank.recording.loads import Load
+from workbench.rank.recording.loads import LoaderCall
 from workbench.rank.recording.logged import Mark
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.phases import PhaseClock
@@ -106,7 +106,7 @@ class TrainingLoop:
         self._cell_thread = get_ident()
         self._thread: int | None = None
         """The thread that trains; None until it is known."""
-        self._loading: Load | None = None
+        self._loading: LoaderCall | None = None
         """The call of a loader that has not ended."""
         self.buckets = buckets
         self._batches = Batches()
@@ -132,7 +132,7 @@ class TrainingLoop:
 
     # PyTorch
 
-    def load_begins(self, iterator: object = None) -> Load | None:
+    def load_begins(self, iterator: object = None) -> LoaderCall | None:
         """Note a call of a loader; return what to give to `load_ends`.
 
         Return None for a call that is not noted: one within another, because the loop gets the
@@ -145,22 +145,22 @@ class TrainingLoop:
         """
         if self._loading is not None or not self.is_training_thread():
             return None
-        load = self._loading = Load(self._batches.source(iterator))
+        load = self._loading = LoaderCall(self._batches.source(iterator))
         self.clock.load_begins(load, perf_counter_ns())
         return load
 
-    def load_ends(self, load: Load, iterator: object = None, *batch: object) -> None:
+    def load_ends(self, load: LoaderCall, iterator: object = None, *batch: object) -> None:
         """Note the end of that call, and the batch that it has returned, if any."""
         self._loading = None
         self.clock.load_ends(load, perf_counter_ns())
         if batch:
             self._batches.loaded(batch[0], iterator, load)
 
-    def iterator_made(self, load: Load, iterator: object) -> None:
+    def iterator_made(self, load: LoaderCall, iterator: object) -> None:
         """Note that a call, which has ended, has made an iterator, or has begun another pass."""
         load.source = self._batches.source(iterator, begins=True)
 
-    def loader_ended(self, load: Load) -> None:
+    def loader_ended(self, load: LoaderCall) -> None:
         """Note that there was no further batch."""
         load.source.ended = True
 
