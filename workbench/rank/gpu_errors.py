@@ -80,8 +80,8 @@ def explained(error: BaseException, message: str) -> str:
     --------
     >>> explained(ValueError("bad shape"), "bad shape")
     'bad shape'
-    >>> explained(RuntimeError(), "Duplicate GPU detected : rank 1")
-    'NCCL refuses two ranks on one GPU ...'
+    >>> explained(RuntimeError(), "Duplicate GPU detected : rank 1")[:33]
+    'NCCL refuses two ranks on one GPU'
     """
     if isinstance(error, torch.cuda.OutOfMemoryError):
         holders = ""
