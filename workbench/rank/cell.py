@@ -145,7 +145,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
 
 
 def _plain_traceback(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error, limit=-tracebacks.FRAMES))
+    return "".join(traceback.format_exception(error, limit=-tracebacks.MAX_FRAMES))
 
 
 def failed(error: BaseException) -> CellResult:

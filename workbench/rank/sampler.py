@@ -1,6 +1,6 @@
-"""Samples the Python line at which the main thread is while an iteration is in no phase.
+"""Samples the main thread's Python line while an iteration is in no phase.
 
-A thread does it, only while asked, so that the control thread can go on answering.
+A separate thread samples on request, so that the control thread can answer other requests.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from workbench.wire.sample_messages import NO_CELL, LineSamples, LineSamplesRequ
 
 _INTERVAL_S = 0.005
 _SHARE = 1 / 2000
-"""A longer cell is sampled less often: after this share of its duration so far."""
+"""The interval grows with the cell: it is at least this share of the cell's duration so far."""
 _WIDTH = 80
-"""Most characters of a line's text."""
-_MAX = 100
-"""Most lines that are sent."""
+"""Maximum characters of a line's text."""
+_MAX_LINES = 100
+"""Maximum number of lines in a message."""
 _LOADER = dataloader.__file__
 _OWN = str(Path(__file__).parents[1]) + os.sep
 _COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
@@ -45,7 +45,8 @@ class _SourceLine(NamedTuple):
 class LineSampler:
     """Answers a `LineSamplesRequest` with the `LineSamples` of the running cell.
 
-    If none runs, it confirms the request, and sends those of the next cell when that ends.
+    Without a running cell, it confirms the request, and sends the samples of the next cell at the
+    end of that cell.
     """
 
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
@@ -55,7 +56,7 @@ class LineSampler:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        """The control thread may start to sample while the main thread ends the cell."""
+        """Guards `_thread`: the control thread starts it, and the main thread ends it."""
 
     def ask(self, request: LineSamplesRequest, cell: int | None) -> None:
         """Sample the running cell, or the next one; in the control thread."""
@@ -66,7 +67,7 @@ class LineSampler:
             self._start(cell, request.seconds)
 
     def begin_cell(self, cell: int) -> None:
-        """Start to sample a cell, if that was requested."""
+        """Start to sample a cell if a request waits for it."""
         if self._next_cell:
             self._next_cell = False
             self._start(cell, math.inf)
@@ -108,7 +109,7 @@ class LineSampler:
                 steps = loop.steps
                 latest.clear()
             if stopped:
-                break  # what follows the last step is in no iteration
+                break  # the time after the last step is in no iteration
             now = perf_counter()
             line = _line() if loop.clock.in_no_phase else None
             if line is not None:
@@ -116,7 +117,7 @@ class LineSampler:
             last = now
         else:
             spent.update(latest if steps else ())
-        most = spent.most_common(_MAX)
+        most = spent.most_common(_MAX_LINES)
         self._send(
             LineSamples(cell, tuple(_text(line) for line, _ in most), tuple(s for _, s in most))
         )
@@ -141,17 +142,17 @@ def _line() -> _SourceLine | None:
 
 def _is_of_user(candidate: TracebackFrame) -> bool:
     if candidate.frame.f_code.co_name in _COMPREHENSIONS:
-        return False  # the line that contains it
+        return False  # the caller's frame has the line that contains the comprehension
     return candidate.in_cell or not (candidate.in_library or candidate.file.startswith(_OWN))
 
 
 def _text(line: _SourceLine) -> str:
-    """Return a description of a line, with its text."""
+    """Return a description of a line with its source text."""
     where = line.file
     if CELL_FILE in where:
         where = "the cell"
     else:
-        with contextlib.suppress(OSError, ValueError):  # the working directory is gone
+        with contextlib.suppress(OSError, ValueError):  # the working directory was removed
             where = os.path.relpath(where)
     location = f"line {line.line} of {where}"
     if line.function != "<module>":

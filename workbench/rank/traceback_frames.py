@@ -1,4 +1,4 @@
-"""The frames of a traceback, and their text in a notebook's colours."""
+"""Frames of a traceback, and their text in a notebook's colours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 CELL_FILE = "ipykernel_"
 """Contained in the file name under which ipykernel compiles each cell."""
-LINE = 240
-"""Most characters of a line of source that are shown."""
+MAX_LINE = 240
+"""Maximum characters of a shown source line."""
 _LIBRARIES = (sysconfig.get_path("stdlib"), "<frozen")
 
 
@@ -37,9 +37,9 @@ class TracebackFrame(NamedTuple):
         return self.file.startswith(_LIBRARIES) or "-packages" in self.file
 
     def underline(self, line: str) -> list[str]:
-        """Return a line that marks the expression that raised, unless it is the entire line."""
+        """Return a line that marks the raising expression, unless it is the entire line."""
         columns = self._columns()
-        if columns is None or len(line) > LINE:
+        if columns is None or len(line) > MAX_LINE:
             return []
         begin, end = (len(line.encode()[:column].decode(errors="replace")) for column in columns)
         if line[begin:end].strip() in {"", line.strip()}:
@@ -47,7 +47,7 @@ class TracebackFrame(NamedTuple):
         return [" " * (8 + begin) + "^" * (end - begin)]
 
     def _columns(self) -> tuple[int, int] | None:
-        """Return the columns of the expression that raised, if Python knows them (from 3.11)."""
+        """Return the columns of the raising expression; None if Python (before 3.11) has none."""
         positions = getattr(self.frame.f_code, "co_positions", None)
         if positions is None:
             return None
@@ -60,7 +60,13 @@ class TracebackFrame(NamedTuple):
 
 
 class TracebackStyle:
-    """Formats the parts of a traceback, with ANSI colours or without."""
+    """Formats the parts of a traceback, with or without ANSI colours.
+
+    Examples
+    --------
+    >>> TracebackStyle(colours=False).error("ValueError", "bad shape")
+    'ValueError: bad shape'
+    """
 
     def __init__(self, colours: bool) -> None:
         self._colours = colours
@@ -93,7 +99,7 @@ class TracebackStyle:
     def code(self, lines: list[str]) -> list[str]:
         """Return lines of source in colours, truncated if they are long."""
         texts = [line.rstrip() for line in lines]
-        texts = [text if len(text) <= LINE else text[:LINE] + " ..." for text in texts]
+        texts = [text if len(text) <= MAX_LINE else text[:MAX_LINE] + " ..." for text in texts]
         if not self._colours:
             return texts
         from pygments import highlight

@@ -2,8 +2,8 @@
 
 IPython's own formatter parses every file of a traceback and shows every frame. This takes
 9 s for an interrupt during a large import, and gives 200 KB for an infinite recursion. Here
-only source lines are read, frames in the middle are left out, and methods of a user's
-exception that make its text get a time limit.
+only source lines are read, and frames in the middle are left out. A time limit applies to the
+methods of a user's exception that produce its text.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 from workbench.rank import gpu_errors, training_errors
 from workbench.rank.traceback_frames import TracebackFrame, TracebackStyle
 
-FRAMES = 20
-"""Most frames shown of the error."""
-_FRAMES_OF_OTHERS = 6
-"""Most frames shown of an error that led to it."""
+MAX_FRAMES = 20
+"""Maximum number of shown frames of the error."""
+_MAX_FRAMES_OF_OTHERS = 6
+"""Maximum number of shown frames of each error that led to it."""
 _CHAIN = 6
 _GROUP = 5
 _DEPTH = 3
@@ -54,19 +54,21 @@ def describe(shell: Any, error: BaseException) -> tuple[str, str]:
         return message, paint.error(type(error).__name__, message)
     if isinstance(error, KeyboardInterrupt):
         return message, _ErrorFormatter(texts, paint, 3, 0).render(error)
-    others, this = (_ErrorFormatter(texts, paint, most) for most in (_FRAMES_OF_OTHERS, FRAMES))
+    others, this = (
+        _ErrorFormatter(texts, paint, most) for most in (_MAX_FRAMES_OF_OTHERS, MAX_FRAMES)
+    )
     return message, "\n\n".join([*_earlier(error, others), this.render(error, message)])
 
 
 def _is_one_line(error: BaseException) -> bool:
-    """Return whether no traceback is shown: for quit(), and for invalid use of a magic."""
+    """Return whether the error needs no traceback, as after quit() or invalid use of a magic."""
     from IPython.core.error import UsageError
 
     return isinstance(error, (SystemExit, UsageError))
 
 
 def _earlier(error: BaseException, formatter: _ErrorFormatter) -> Iterator[str]:
-    """Yield the text of each error that led to this one, the first one first."""
+    """Yield the text of each error that led to `error`, beginning with the first error."""
     chain: list[tuple[BaseException, str]] = []
     seen = {id(error)}
     while True:
@@ -97,11 +99,11 @@ class _ErrorFormatter:
     Parameters
     ----------
     texts, paint
-        Make the text of exceptions, and format the parts of a traceback.
+        Produce the text of exceptions, and format the parts of a traceback.
     most
-        Most frames to show.
+        Maximum number of frames to show.
     context
-        Lines of source to show before and after the line of each frame.
+        Number of source lines to show before and after the line of each frame.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ def _frames(error: BaseException, paint: TracebackStyle, most: int, context: int
 
 
 def _places(error: BaseException) -> list[TracebackFrame]:
-    """Return the frames from the cell's code to the innermost one, without our own."""
+    """Return the frames from the cell's code to the innermost, without this package's frames."""
     places = []
     walk = error.__traceback__
     while walk is not None:
@@ -168,7 +170,8 @@ def _places(error: BaseException) -> list[TracebackFrame]:
         walk = walk.tb_next
     first_in_cell = next((index for index, frame in enumerate(places) if frame.in_cell), None)
     below = places[first_in_cell or 0 :]
-    # hooks of this package are between frames of PyTorch; too deep a recursion may end in one
+    # hooks of this package run between frames of PyTorch, and a recursion may exceed its limit in
+    # a hook
     cause = [] if isinstance(error, RecursionError) else below[-1:]
     return [frame for frame in below if frame in cause or not _is_ours(frame.file)]
 
@@ -200,7 +203,7 @@ def _chosen(places: list[TracebackFrame], most: int) -> list[int]:
 
 
 def _cell_lines(error: BaseException, paint: TracebackStyle) -> str:
-    """Return only the cell's lines of a traceback: the first one and the last one."""
+    """Return only the first and the last line of the cell in a traceback."""
     places = [frame for frame in _places(error) if frame.in_cell]
     return "\n".join(_frame(frame, paint, 0) for frame in dict.fromkeys(places[:1] + places[-1:]))
 
@@ -229,7 +232,7 @@ def _frame(frame: TracebackFrame, paint: TracebackStyle, context: int) -> str:
 
 
 def _source(frame: TracebackFrame) -> list[str]:
-    """Return the lines of a frame's file; none if there is no file or it is very large."""
+    """Return the lines of a frame's file; an empty list if it is missing or very large."""
     file = frame.file
     if file not in linecache.cache:
         try:
@@ -255,7 +258,15 @@ def _shortened(text: str) -> str:
 
 
 class SafeText:
-    """Calls a user's code that makes texts, with one time limit for all calls."""
+    """Calls the user's code that produces text, with one time limit for all calls.
+
+    Examples
+    --------
+    >>> SafeText().of([1, 2])
+    '[1, 2]'
+    >>> SafeText().make(lambda: 1 / 0)
+    '<its text cannot be made: ZeroDivisionError>'
+    """
 
     def __init__(self) -> None:
         self._until = time.monotonic() + _TEXT_S
@@ -267,7 +278,7 @@ class SafeText:
     def of_error(self, error: BaseException) -> str:
         """Return an error's message."""
         if type(error).__str__ in _BUILT_IN_STR and all(type(value) is str for value in error.args):
-            # needs no thread, since only Python's own code is called
+            # only Python's own code is called, so no thread is needed
             return _shortened(str(error))
         return self.of(error)
 

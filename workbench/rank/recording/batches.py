@@ -1,4 +1,4 @@
-"""The samples of an iteration, and its place in the pass of a DataLoader."""
+"""The samples of an iteration, and its position in the pass of a DataLoader."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from workbench.rank.recording.loads import LoaderCall, LoaderPass
 
 _DIFFERENT = -1
 _MAX_KEPT = 64
-"""Batches whose use is still looked for; a library reads fewer ahead."""
+"""Maximum number of batches whose use is unknown; libraries read fewer batches ahead."""
 _MAX_TENSORS = 16
-"""Tensors of a batch, or of a call, that are looked at."""
+"""Maximum number of inspected tensors of a batch or of a call."""
 _MAX_DEPTH = 4
 
 
 class BatchProgress(NamedTuple):
-    """What a step trained with; 0 where unknown.
+    """The samples and the batch of an optimizer step; 0 for unknown values.
 
     Attributes
     ----------
     samples
         Number of samples.
     batch, batches
-        The number of its last batch in the DataLoader's pass, and of all its batches.
+        The number of the step's last batch in the DataLoader's pass, and the number of batches in
+        the pass.
     """
 
     samples: int
@@ -44,11 +45,11 @@ NO_PROGRESS = BatchProgress(0, 0, 0)
 class Batches:
     """Counts the samples that forwards of training use, between two optimizer steps.
 
-    A forward uses the batch with whose memory its arguments share. Arguments that were computed
-    from a batch share none with it: then the batch is the one with as many samples, or the only
-    one that was loaded since the previous step. If several are possible, the number is unknown.
-    Without a loader the arguments of the first model count, because others may compute with its
-    output.
+    A forward uses the batch that shares memory with its arguments. Arguments that were computed
+    from a batch share no memory with it. The batch is then the one with the same number of
+    samples, or the only batch since the previous step. If several batches are possible, the number
+    is unknown. Without a loader, the arguments of the first model count, because other models may
+    compute with its output.
     """
 
     def __init__(self) -> None:
@@ -63,24 +64,24 @@ class Batches:
     def _reset(self) -> None:
         self._used: list[LoaderCall] = []
         self._unknown = False
-        """Whether a forward has used some of several batches."""
+        """Whether a forward has used an unknown subset of several batches."""
         self._model = self._samples = 0
         self._called: dict[int, StorageWeakRef] = {}
-        """The memory of the arguments that closures have used."""
+        """Memory of the arguments of closures."""
 
     def source(self, iterator: Any, *, begins: bool = False) -> LoaderPass:
-        """Return what is known of the pass of an iterator.
+        """Return the record of an iterator's pass.
 
         Parameters
         ----------
         begins
-            Whether a pass begins, of an iterator that may have been used before.
+            Whether a pass begins; the iterator may have been used before.
         """
         try:
             source = self._sources.get(iterator)
             if source is None:
                 source = self._sources[iterator] = LoaderPass()
-        except TypeError:  # it cannot be referred to
+        except TypeError:  # the iterator supports no weak references
             return LoaderPass()
         if begins:
             source.yielded = 0
@@ -88,7 +89,7 @@ class Batches:
         return source
 
     def loaded(self, batch: Any, iterator: Any, load: LoaderCall | None = None) -> None:
-        """Note a batch, and the iterator that has returned it."""
+        """Note that an iterator has returned a batch."""
         source = self.source(iterator) if load is None else load.source
         load = load or LoaderCall(source)
         number = getattr(iterator, "_num_yielded", 0)
@@ -110,12 +111,12 @@ class Batches:
         del self._kept[:-_MAX_KEPT]
 
     def copied(self, original: torch.Tensor, copy: torch.Tensor) -> None:
-        """Note that a tensor was copied to a device: who uses the copy uses its batch."""
+        """Note that a tensor was copied to a device: a use of the copy is a use of its batch."""
         for load in self._sharing(original):
             load.storages |= _references(copy)
 
     def ended(self, source: LoaderPass) -> None:
-        """Note that a pass has no further batches: those it evaluated are not trained with."""
+        """Note the end of a pass: its evaluated batches will not be used for training."""
         source.ended = True
 
     def forward(
@@ -126,7 +127,7 @@ class Batches:
         Parameters
         ----------
         arguments, options
-            The positional arguments, and those by keyword.
+            The positional arguments and the keyword arguments.
         in_step
             Whether it runs in an optimizer's closure, which is called repeatedly.
         """
@@ -176,7 +177,7 @@ class Batches:
             load.evaluated = load.source.evaluated = True
 
     def take(self) -> BatchProgress:
-        """Return what was used since the last call."""
+        """Return the batches and samples that were used since the last call."""
         self._end_possible()
         if not (self._used or self._unknown or self._samples):  # no forward was seen
             fresh = [
@@ -208,7 +209,7 @@ class Batches:
         return BatchProgress(max(0, samples), last.number, length)
 
     def _sharing(self, called: Any) -> list[LoaderCall]:
-        """Return the batches with whose memory arguments share."""
+        """Return the batches that share memory with the arguments of a call."""
         if not self._kept:
             return []
         keys = _storages(called).keys()
@@ -255,7 +256,7 @@ class Batches:
         ]
 
     def _train_several(self, fresh: list[LoaderCall], samples: int) -> None:
-        """Note a forward for which several batches are possible: such as all, if they add up."""
+        """Note a forward with several possible batches: all of them if their samples add up."""
         sources = {id(load.source) for load in fresh}
         if len(sources) == len(fresh) and sum(load.samples for load in fresh) == samples:
             for load in fresh:
@@ -271,7 +272,15 @@ class Batches:
 
 
 def first_dimension(batch: Any) -> int:
-    """Return the first dimension of the tensors of a batch; 0 without any, -1 if they differ."""
+    """Return the first dimension of a batch's tensors; 0 without tensors, -1 if they differ.
+
+    Examples
+    --------
+    >>> first_dimension((torch.zeros(32, 3), torch.zeros(32)))
+    32
+    >>> first_dimension("text")
+    0
+    """
     batch_size = 0
     with torch._C.DisableTorchFunction():  # a mode of the user is not to see us
         for value in _values(batch):
@@ -293,14 +302,14 @@ def _samples(batch: Any, iterator: Any) -> int:
     size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
     is_list = type(size) is int and type(batch) in (list, tuple) and len(batch) == size
     if is_list and samples != size and all(isinstance(value, torch.Tensor) for value in batch):
-        return 0  # may be a list of as many images, whose first dimension is their colour
+        return 0  # may be a list of images, with colour as the first dimension of each
     return samples
 
 
 def _samples_of_containers(batch: Any) -> int:
-    """Return the number of samples of a batch whose tensors are in containers, or that has none.
+    """Return the number of samples of a batch with tensors in containers, or without tensors.
 
-    Such as ``((first_view, second_view), target)``, texts, or columns of lists.
+    Examples are ``((first_view, second_view), target)``, texts, and columns of lists.
     """
     values = list(_values(batch))
     if values and all(isinstance(value, str) for value in values):
@@ -347,7 +356,7 @@ def _references(value: Any) -> dict[int, StorageWeakRef]:
 
 
 def _sum(first: int, second: int) -> int:
-    """Return the sum, or that it is not known."""
+    """Return the sum; `_DIFFERENT` if one summand is unknown."""
     return _DIFFERENT if _DIFFERENT in (first, second) else first + second
 
 

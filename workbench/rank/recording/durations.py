@@ -1,4 +1,4 @@
-"""How long the collectives of an iteration ran, and how long training waited for them."""
+"""Durations of an iteration's collectives, and of the waits for them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def durations(
     Parameters
     ----------
     times
-        The `TIMES` of the collectives of all iterations, since the start of their iteration.
+        The `TIMES` of the collectives of all iterations, in nanoseconds since the start of their
+        iteration.
     buffers
-        Of these collectives.
+        The buffers of these collectives.
     waits
-        When training waited, of each iteration, since its start.
+        The intervals of waiting in each iteration, in nanoseconds since its start.
     """
     order = buffers.order
     first = buffers.first
@@ -64,7 +65,13 @@ def durations(
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the union of intervals, in order."""
+    """Return the union of intervals, in order.
+
+    Examples
+    --------
+    >>> merge([(5, 8), (0, 2), (1, 3)])
+    [(0, 3), (5, 8)]
+    """
     merged: list[Interval] = []
     for begin, end in sorted(intervals):
         if merged and begin <= merged[-1][1]:
@@ -76,7 +83,13 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> int:
-    """Return how long two sets run at once; each is in order, and none overlaps another."""
+    """Return the length of the intersection of two lists of ordered, disjoint intervals.
+
+    Examples
+    --------
+    >>> overlap([(0, 3), (5, 8)], [(2, 6)])
+    2
+    """
     total = next_first = 0
     for begin, end in second:
         while next_first < len(first) and first[next_first][1] <= begin:
@@ -89,9 +102,9 @@ def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> int:
 
 
 def _stopped(waits: Sequence[Interval], last: int, done: int) -> int:
-    """Return how long the waits were for something else than the iteration's last collective.
+    """Return the duration of the waits that were not for the iteration's last collective.
 
-    It was submitted at `last`; after `done` all had finished.
+    The last collective was submitted at `last`, and all collectives had finished at `done`.
     """
     untils = ((begin, end if begin >= done else min(end, last)) for begin, end in waits)
     return sum(max(until - begin, 0) for begin, until in untils)
