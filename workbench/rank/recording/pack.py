@@ -1,7 +1,7 @@
 """Makes the records of finished iterations, in the sender's thread.
 
-It takes little time of the GIL from training: it uses numpy once for all collectives of several
-iterations, and then only counts with the few buffers in which they travel.
+It holds the GIL only briefly: it uses numpy once for all collectives of several iterations. The
+remaining computations only involve the few buffers that carry these collectives.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
         Flag.UNHEARD,
     ),
 )
-_MAX = 1 << 15
-"""Most collectives in a record outside of iterations."""
+_MAX_OUTSIDE = 1 << 15
+"""Maximum number of collectives in a record outside of iterations."""
 _NO_MEMORY_S = 30.0
 _RETRY_S = 0.05
-_LAYOUTS = 256
-"""Most layouts with a number; then numbers are reused."""
+_MAX_LAYOUTS = 256
+"""Maximum number of numbered layouts; after that, numbers are reused."""
 
 
 class _Order(NamedTuple):
@@ -52,15 +52,15 @@ class _Order(NamedTuple):
     Attributes
     ----------
     places
-        Place of each operation of the layout among those that were given.
+        Index of each operation of the layout in the unordered operations.
     layout
         Number of the layout.
     size_bytes, tensors
         Sums over all operations.
     one_set
-        Whether all ran in one process set.
+        Whether all operations ran in one process set.
     timed
-        Whether all their `TIMES` are recorded.
+        Whether all `TIMES` of the operations are recorded.
     """
 
     places: npt.NDArray[np.intp]
@@ -72,18 +72,18 @@ class _Order(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """What an iteration's record contains besides its collectives; times in nanoseconds.
+    """Contents of an iteration's record besides its collectives; times in nanoseconds.
 
     Attributes
     ----------
     number
-        Of the iteration within its cell.
+        Number of the iteration within its cell.
     spent
         Time of each `Phase` before `GAP`.
     waits
-        When training waited for communication.
+        Intervals in which training waited for communication.
     limit_bytes
-        As in `workbench.rank.recording.exchange`.
+        The result of `workbench.rank.recording.exchange.limit_bytes`.
     """
 
     number: int
@@ -99,25 +99,25 @@ class _Window(NamedTuple):
 class Packer:
     """Makes records of iterations, and layouts of their collectives.
 
-    A collective belongs to the iteration in which the rank has waited for it.
+    A collective belongs to the iteration that has waited for it.
 
     Parameters
     ----------
     sources
-        Where the collectives come from.
+        The sources of the collectives.
     world_size
         Number of ranks in the ring.
     dropped
-        Returns how many records this rank has dropped.
+        Returns the number of records that this rank has dropped.
     cpu_ns
         Returns the CPU time of the backend's threads so far; 0 if unknown.
     closing
-        Returns whether nothing is sent any more, so that waiting for memory is useless.
+        Returns whether sending has stopped, so that waiting for memory is useless.
 
     Attributes
     ----------
     failed
-        How many iterations could not be packed.
+        Number of iterations that could not be packed.
     exchange
         Whether the iterations of the newest cell exchange gradients.
     """
@@ -141,7 +141,7 @@ class Packer:
         self._orders: dict[tuple[Operation, ...], _Order] = {}
         self._latest: tuple[tuple[Operation, ...], _Order] | None = None
         self._lost = self._all_lost(), 0
-        """How many collectives were lost, and the time until which they were."""
+        """Number of lost collectives, and the time of the latest loss."""
 
     def _all_lost(self) -> int:
         return sum(source.lost for source in self._sources)
@@ -159,7 +159,7 @@ class Packer:
         handles = [_handles(item.steps) for item in items]
         cell = items[0].cell
         first = items[0].steps[0]
-        if first.flags & _FIRST_OF_CELL:  # before it, such as the broadcast of parameters
+        if first.flags & _FIRST_OF_CELL:  # earlier collectives, such as a broadcast of parameters
             yield from self._outside(cell, *self._take_each([first.start], handles[:1]))
         done = self._take_each([item.steps[-1].end for item in items], handles)
         yield from self._separately(cell, items, done)
@@ -167,18 +167,18 @@ class Packer:
     def _separately(
         self, cell: int, items: list[RecordedIteration], done: list[Collected]
     ) -> Iterator[tuple[Layout | None, bytes]]:
-        """Yield the records of iterations, without those that cannot be packed."""
+        """Yield the records of iterations, except iterations that cannot be packed."""
         lost = self._lost
         good = []
         try:
             packed = self._pack_all(cell, lambda: [_window(item) for item in items], done)
-        except Exception:  # noqa: BLE001 - a bad one must not lose the others
+        except Exception:  # noqa: BLE001 - a bad iteration must not lose the others
             for item, collected in zip(items, done, strict=True):
                 try:
                     window = _window(item)
                     list(self._packed(cell, [window], [collected]))
                 except Exception:  # noqa: BLE001 - as above
-                    self.failed += 1  # before any is sent, with the number of those that failed
+                    self.failed += 1  # is counted first: each sent record has the number
                 else:
                     good.append((window, collected))
             self._lost = lost
@@ -201,12 +201,12 @@ class Packer:
         return self._with_memory(attempt)
 
     def _with_memory(self, make: Callable[[], T]) -> T:
-        """Return the result of a function, called again while a cell leaves it no memory.
+        """Call a function until a cell leaves enough memory for it, and return its result.
 
         Raises
         ------
         MemoryError
-            There was none for `_NO_MEMORY_S` seconds.
+            Memory was missing for `_NO_MEMORY_S` seconds.
         """
         until = time.monotonic() + _NO_MEMORY_S
         while True:
@@ -234,12 +234,12 @@ class Packer:
         )
 
     def _outside(self, cell: int | None, done: Collected) -> Iterator[tuple[Layout | None, bytes]]:
-        """Yield records of the collectives that belong to no iteration, if there are any."""
-        if cell is None:  # a layout that was lost on the way is missing in one cell only
+        """Yield records of the collectives that belong to no iteration."""
+        if cell is None:  # this limits the loss of a layout on its way to one cell
             self.forget_layouts()
             return
-        for first in range(0, len(done.operations), _MAX):
-            part = slice(first, first + _MAX)
+        for first in range(0, len(done.operations), _MAX_OUTSIDE):
+            part = slice(first, first + _MAX_OUTSIDE)
             outside = Collected(done.operations[part], done.times[:, part])
             start = int(outside.times[0].min())
             end = int(outside.times[-1].max())
@@ -275,7 +275,7 @@ class Packer:
 
         Its number is the same for each order of the operations.
         """
-        # most iterations have the same tuple, whose hash would take long
+        # most iterations have the same tuple, and computing its hash would take long
         if self._latest is None or self._latest[0] is not operations:
             if operations not in self._orders:
                 return self._new_order(operations)
@@ -291,7 +291,7 @@ class Packer:
     def _new_order(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
         places = sorted(range(len(operations)), key=operations.__getitem__)
         key = tuple(operations[index] for index in places)
-        if len(self._orders) == _LAYOUTS:  # sparse operations have another size each time
+        if len(self._orders) == _MAX_LAYOUTS:  # sparse operations have another size each time
             self.forget_layouts()
         new = key not in self._layouts
         number = self._layouts.setdefault(key, len(self._layouts))
@@ -318,7 +318,7 @@ class Packer:
         if lost > self._lost[0]:
             self._lost = lost, perf_counter_ns()
         cpu_ns = self._cpu_ns()
-        until = self._lost[1]  # which iterations before that they were of is not known
+        until = self._lost[1]  # the loss may concern any iteration that began earlier
         return [
             IterationRecord(
                 cell,
@@ -362,7 +362,7 @@ def _handles(steps: list[StepRecord]) -> Sequence[int]:
 
 
 def _window(item: RecordedIteration) -> _Window:
-    """Return when an iteration began, its phases, flags and waits."""
+    """Return the begin, phases, flags and waits of an iteration."""
     steps = item.steps
     start = steps[0].start
     duration = steps[-1].end - steps[0].start
@@ -375,7 +375,7 @@ def _window(item: RecordedIteration) -> _Window:
         columns = [span.take() for span in spans]
         flags = flags | _DEVICE_TIMES
     spent = columns[0] if len(columns) == 1 else [sum(span) for span in zip(*columns, strict=True)]
-    if flags & _FORWARD_UNSEEN:  # of one step: what the others loaded and computed is `other` too
+    if flags & _FORWARD_UNSEEN:  # if one step lacks its forward, this time of all is `other`
         spent[Phase.OTHER] += spent[Phase.DATA] + spent[Phase.FORWARD]
         spent[Phase.DATA] = spent[Phase.FORWARD] = 0
     if flags & _DEVICE_TIMES:
@@ -386,7 +386,7 @@ def _window(item: RecordedIteration) -> _Window:
 
 
 def _progress(steps: list[StepRecord]) -> BatchProgress:
-    """Return what the steps of an iteration trained with; of one batch they may all use."""
+    """Return the samples and batch of an iteration; its steps may share one batch."""
     if len(steps) == 1:
         return steps[0].progress
     loaded = [step.progress for step in steps if step.progress.batch]
@@ -398,7 +398,7 @@ def _progress(steps: list[StepRecord]) -> BatchProgress:
 
 
 def _waits(window: _Window) -> list[Interval]:
-    """Return when training waited, since the start of its iteration."""
+    """Return the intervals of waiting, in nanoseconds since the start of the iteration."""
     return [(begin - window.start, end - window.start) for begin, end in window.waits]
 
 

@@ -1,9 +1,9 @@
 """Adds up the time of each phase of an iteration; at each moment there is one phase.
 
-The phase between a step and the next forward is determined afterwards, and is called a gap
-until then: it is `other`, unless a model in eval mode turns out to be trained in it. The time in
-a loader is data loading wherever the loop asks for a batch. At the end of the window, it is
-`other` if the batch was used for an evaluation.
+The time between a step and the next forward is called a gap, and its phase is determined later.
+A gap is `other`, unless a later backward shows that it contains the forward of a model in eval
+mode. The time in a loader is data loading wherever the loop asks for a batch. At the end of the
+window, it becomes `other` if the batch was used for an evaluation.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _OTHER = Phase.OTHER
 _GAP = Phase.GAP
 _NOTHING = [0] * len(Phase)
 _MAX_LOADS = 1024
-"""Calls of loaders in a window whose use is determined at its end."""
+"""Maximum number of loader calls whose use is determined only at the end of the window."""
 
 
 class PhaseClock:
     """Adds up nanoseconds per phase; `now` is always a ``time.perf_counter_ns()``.
 
     A window is the time between two optimizer steps. The first window of a cell begins with
-    its first batch, forward, backward or step, since what precedes training is no iteration.
+    its first batch, forward, backward or step, because time before training is no iteration.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class PhaseClock:
 
     @property
     def since(self) -> int:
-        """When the latest event was noted, or 0."""
+        """Time of the latest event, or 0."""
         return self._since
 
     def load_begins(self, load: LoaderCall, now: int) -> None:
@@ -117,7 +117,7 @@ class PhaseClock:
     def maybe_forward(self, now: int) -> None:
         """Note the call of a module in eval mode with gradients enabled.
 
-        It is a training forward, such as of fine-tuning, only if a backward follows.
+        The call is a training forward, for example of fine-tuning, only if a backward follows.
         """
         if self._phase is self._default:
             self._possible_forward = now
@@ -149,7 +149,7 @@ class PhaseClock:
                 self._submitted_event = self._device.record(self._submitted_event)
 
     def backward_ended(self, now: int) -> int:
-        """End a backward; return since when it has only waited for its buckets, or 0."""
+        """End a backward; return when its final wait for buckets began, or 0."""
         submitted = self._submitted
         self._submitted = 0
         event = self._submitted_event
@@ -172,7 +172,7 @@ class PhaseClock:
         self._mark(now)
         if self._spent[_FORWARD] or self._spent[_BACKWARD]:
             self._before_step += self._end_gap()
-        else:  # nothing was trained since the last step, so the step has a closure that trains
+        else:  # no training since the last step, so that this step has a closure that trains
             self._end_gap_before_forward()
         self._phase = self._default = _OPTIMIZER
         self._stack.clear()
@@ -186,7 +186,7 @@ class PhaseClock:
         spans = self._spans
         self.first = False
         self._restart(now)
-        if self._device is not None:  # without spans, a graph was captured when the cell began
+        if self._device is not None:  # spans are missing if a graph was captured at the start
             device = self._device
             self._spans = device.start() if spans is None else device.follow(spans)
         return start, spent, spans
@@ -199,7 +199,7 @@ class PhaseClock:
 
     @property
     def place_of_other(self) -> int:
-        """The `Flag` for the part of the window that has most of `other`, or 0."""
+        """The `Flag` for the part of the window with more than half of `other`, or 0."""
         half = (self._spent[_OTHER] + self._spent[_GAP]) // 2
         if self._before_forward > half:
             return _BEFORE_FORWARD
@@ -242,7 +242,7 @@ class PhaseClock:
             self._device.mark(self._spans, self._phase, event)
 
     def _begin(self, now: int) -> None:
-        """Begin the first window, with what was loaded for it."""
+        """Begin the first window, including the loading of its batches."""
         self.begun = True
         self._spans = None if self._device is None else self._device.start()
         loads = [load for load in self._loads if not load.is_for_evaluation]
@@ -284,7 +284,7 @@ class PhaseClock:
         self._before_forward += self._end_gap()
 
     def _end_gap_before_backward(self) -> None:
-        """Assign the gap and a possible forward in eval mode, as there was no training forward."""
+        """Assign the gap and a possible forward in eval mode; a training forward is missing."""
         if not self._possible_forward:
             self.forward_unseen = True
             self._end_gap()
