@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import threading
 import traceback
@@ -31,8 +30,6 @@ from workbench.wire.rank_messages import (
     StateRequest,
 )
 from workbench.wire.sample_messages import LineSamplesRequest
-
-_log = logging.getLogger(__name__)
 
 
 class Control:
@@ -71,10 +68,8 @@ class Control:
             case InterruptCell():
                 self._interrupts.interrupt(message.cell)
             case ReleaseRanks() if self._is_current(message.cell):
-                _log.debug("releasing cell %s, peer lost: %s", message.cell, message.peer_lost)
                 self._backend.release(peer_lost=message.peer_lost)
             case AbortInit():
-                _log.debug("aborting the formation of ring %s", message.ring)
                 self._backend.abort_init(message.ring)
             case _:
                 return False

@@ -8,6 +8,7 @@ each cell. After a failure, `shutdown_ring` and `init_ring` form another ring.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -46,6 +47,8 @@ from workbench.resources.process_registry import register_rank
 from workbench.wire import Address, Message, Outbox
 from workbench.wire.cell_cost import CellCost
 from workbench.wire.rank_messages import AbortInit, CellEnded, RankGreeting, ReleaseRanks, RingCheck
+
+_log = logging.getLogger(__name__)
 
 
 class Session:
@@ -119,6 +122,7 @@ class Session:
         self._outbox.close()
         self._outbox = self._connect(control, timings, world_size)
         self._capture.channel.move(self._outbox, world_size)
+        _log.debug("continues as rank %d of %d", control.rank, world_size)
 
     def _deliver(self, recorded: Recorded) -> None:
         if self._records is not None:
@@ -143,7 +147,7 @@ class Session:
         return Outbox(control, self._receive, name="control")
 
     def record(self, on: bool) -> None:
-        """Install all hooks and start the sender, or remove and stop them, if that is a change."""
+        """Turn recording on or off: install all hooks and start the sender, or undo both."""
         if on == self.recorder.on:
             return
         if on:
@@ -155,6 +159,7 @@ class Session:
             except BaseException:
                 self.record(on=False)
                 raise
+            _log.debug("recording is on")
             return
         for hooks in reversed(self.hooks):
             hooks.remove()
@@ -162,11 +167,12 @@ class Session:
         if self._records is not None:
             self._records.close()
             self._records = None
+        _log.debug("recording is off")
 
     def _receive(self, message: Message) -> None:
         """Handle a message from the kernel, in the outbox's thread."""
         if isinstance(message, ReleaseRanks | AbortInit):
-            self._state.reserve.release()  # they need threads, also where a cell has all memory
+            self._state.reserve.release()  # both need threads, even if a cell uses all memory
         receivers = (
             *(self.backend, self._profiler, self.transfers, self._capture.channel),
             *(self._prompts, self._control, self._attributes),
@@ -189,6 +195,7 @@ class Session:
         if gpu:
             torch.cuda.set_device(self._names["device"])
         self._shell.push(self._names, interactive=False)
+        _log.debug("joined a ring")
         return formed
 
     @neutral()
@@ -196,6 +203,7 @@ class Session:
         """Leave the ring; see `Backend.shutdown_ring`."""
         with self._state.reserve.released("leaving the ring"):
             self.backend.shutdown_ring(peer_lost=peer_lost)
+        _log.debug("left the ring (peer lost: %s)", peer_lost)
 
     def run_cell(self, number: int, source: str, record: bool, compared: bool) -> None:
         """Run a cell, and send its result to the kernel."""
@@ -207,7 +215,7 @@ class Session:
 
     @contextlib.contextmanager
     def _same_waits(self, *, pause: bool) -> Iterator[None]:
-        """Make the waits of the body pause as with recording, if `pause`."""
+        """Make the waits of the body pause as with recording if `pause` is true."""
         hooks = self.backend.waits if pause else ()
         try:
             for waits in hooks:
@@ -287,7 +295,10 @@ class Session:
 
 @contextmanager
 def _same_modules() -> Iterator[None]:
-    """Restore our modules that the body has removed: another copy would be no rank."""
+    """Restore this package's modules if the body has removed them.
+
+    A second copy of them would not know that this process is a rank.
+    """
     package_modules = {
         name: module for name, module in list(sys.modules.items()) if name.startswith(_PACKAGE)
     }
@@ -304,7 +315,7 @@ _session: Session | None = None
 
 
 def hello() -> RankGreeting:
-    """Return what identifies this engine, before it joins a cluster."""
+    """Return the identification of this engine before it joins a cluster."""
     threads = os.environ.pop("WORKBENCH_THREADS", "")
     if threads:  # otherwise the user has set the number of threads
         torch.set_num_threads(int(threads))
@@ -329,9 +340,10 @@ def join(
 
     if _session is None:
         _session = Session(get_ipython(), control, timings, world_size, backend)
+        _log.debug("joined cluster %r as rank %d of %d", cluster, control.rank, world_size)
     else:
         _session.move(control, timings, world_size)
-    with contextlib.suppress(OSError):  # without it, the panel does not show the rank's number
+    with contextlib.suppress(OSError):  # only the panel needs it, to show the rank's number
         register_rank(cluster, control.rank)
 
 
@@ -383,9 +395,10 @@ def run_cell(number: int, source: str, record: bool = True, compared: bool = Fal
     Parameters
     ----------
     record
-        Whether it is recorded.
+        Whether the cell is recorded.
     compared
-        Whether it is compared with another run: without recording, it waits as with it.
+        Whether the cell is compared with another run. Without recording, its waits then pause as
+        with recording.
     """
     _joined().run_cell(number, source, record, compared)
 
@@ -402,7 +415,7 @@ def data(iterable: Any) -> Any:
 
 
 def cell_cost() -> CellCost:
-    """Return what the latest cell has cost this rank."""
+    """Return the cost of the latest cell on this rank."""
     return _joined().cost
 
 
