@@ -20,14 +20,14 @@ _CONNECTED = (0, 1, 10)
 
 
 class RingSockets:
-    """The sockets that a ring opens while it is formed in the body of this context manager.
+    """The sockets of a ring; the ring is formed in the body of this context manager.
 
     Parameters
     ----------
     name
         Identifies the ring.
     listeners
-        Whether `shut_down` includes listening sockets: with these, PyTorch's Gloo ends the process.
+        Whether `shut_down` includes listening sockets; PyTorch's Gloo would then end the process.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class RingSockets:
     forming
         Whether the ring is currently being formed.
     peers
-        The ends of the ring's connections in all ranks, as `ends` returns them; None if unknown.
+        The ends of the ring's connections in all ranks, in the form of `ends`; None if unknown.
     """
 
     def __init__(self, name: str = "", *, listeners: bool = True) -> None:
@@ -48,7 +48,7 @@ class RingSockets:
         self._formed: set[tuple[int, str]] = set()
         self._ring: set[tuple[int, str]] = set()
         self._growing: set[tuple[int, str]] | None = None
-        """The sockets before the body of `grows`, while that runs."""
+        """The sockets before the body of `grows`; None while no such body runs."""
 
     def __enter__(self) -> RingSockets:
         self._before = _open_sockets()
@@ -57,22 +57,22 @@ class RingSockets:
 
     def __exit__(self, *_: object) -> None:
         self._ring = self._formed = _open_sockets() - self._before
-        if (peers := self.peers) is not None:  # without those that other threads have opened
+        if (peers := self.peers) is not None:  # exclude sockets that other threads have opened
             self._formed = {entry for entry in self._formed if _end(*entry, remote=True) in peers}
         self.forming = False
 
     def ends(self) -> list[tuple[str, int]]:
-        """Return the address and port of this end of each connection opened since it is formed."""
+        """Return this end (address, port) of each connection since the forming began."""
         remote_ends = (_end(*entry, remote=False) for entry in _open_sockets() - self._before)
         return [end for end in remote_ends if end is not None]
 
     def addresses(self, store: tuple[str, int] | None = None) -> set[str]:
-        """Return the addresses of this end of the connections that the ring was formed with.
+        """Return this rank's addresses of the connections that the ring was formed with.
 
         Parameters
         ----------
         store
-            Where the store listens, whose connections carry no collectives.
+            Address and port of the store; its connections carry no collectives.
         """
         addresses = set()
         for entry in self._formed:
@@ -115,12 +115,12 @@ class RingSockets:
 
 @contextmanager
 def _opened(descriptor: int, inode: str) -> Iterator[socket.socket | None]:
-    """Open a socket again for the body; None if it is not TCP.
+    """Duplicate a socket for the body; None if the socket is not TCP.
 
     Raises
     ------
     OSError
-        It was closed; its number may meanwhile belong to another socket.
+        The socket was closed; its descriptor may now belong to another socket.
     """
     with socket.socket(fileno=os.dup(descriptor)) as opened:
         if inode != f"socket:[{os.fstat(opened.fileno()).st_ino}]":
@@ -132,7 +132,7 @@ def _opened(descriptor: int, inode: str) -> Iterator[socket.socket | None]:
 
 
 def _tcp_state(descriptor: int, inode: str) -> int:
-    """Return a socket's state as in ``linux/tcp_states.h``; 0 without TCP, -1 if it is closed."""
+    """Return a socket's state as in ``linux/tcp_states.h``; 0 without TCP, -1 if closed."""
     try:
         with _opened(descriptor, inode) as tcp_socket:
             return (
@@ -145,7 +145,7 @@ def _tcp_state(descriptor: int, inode: str) -> int:
 
 
 def _end(descriptor: int, inode: str, *, remote: bool) -> tuple[str, int] | None:
-    """Return the address and port of one end of a TCP connection; None if there is none."""
+    """Return the address and port of one end of a TCP connection; None without a connection."""
     with contextlib.suppress(OSError), _opened(descriptor, inode) as tcp_socket:
         if tcp_socket is not None:
             address, port = (tcp_socket.getpeername() if remote else tcp_socket.getsockname())[:2]

@@ -18,18 +18,18 @@ from workbench.rank.recording.collectives import Operation
 
 
 class Named(NamedTuple):
-    """How a function is recorded.
+    """The description of a function of torch.distributed.
 
     Attributes
     ----------
     name
-        Its name in torch.distributed.
+        Name of the function in torch.distributed.
     kind
         The kind of collective, as in `workbench.wire.Layout`.
     sent
         Position of the argument that a rank sends.
     by
-        Who calls it; empty if that differs.
+        The caller; empty if it varies.
     """
 
     name: str
@@ -46,9 +46,9 @@ _TO_ALL = Named("all_to_all", "alltoall", 1)
 _SEND = Named("send", "send", 0)
 _RECEIVE = Named("recv", "recv", 0)
 MESSAGES = frozenset({"send", "recv"})
-"""The kinds that are between two ranks."""
+"""The kinds of communication between two ranks."""
 BUFFERS = Named("broadcast of buffers", "broadcast", 0, "ddp")
-"""What DDP sends its buffers with."""
+"""The collective that DDP uses to send its buffers."""
 METHODS = {
     "allreduce": _REDUCE,
     "allreduce_coalesced": _REDUCE,
@@ -100,13 +100,13 @@ _LIBRARIES = {
     "torch/distributed/tensor/": "dtensor",
     "torch/distributed/pipelining/": "pipeline",
 }
-"""Parts of the caller's file name."""
+"""Names of libraries by a part of the caller's file name."""
 _OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
-"""Of the code that runs in a rank, which is called between the caller and here."""
+"""Folder of this package's code, which runs between the caller and `_caller`."""
 _OF_TORCH = 2
-"""Frames of torch.distributed between its caller and our code."""
-_MAX = 4096
-"""Most descriptions, and most callers, that are kept."""
+"""Number of frames of torch.distributed between its caller and our code."""
+_MAX_KEPT = 4096
+"""Maximum number of descriptions, and of callers, that are kept."""
 
 
 class _Group(NamedTuple):
@@ -120,7 +120,7 @@ class _Group(NamedTuple):
 
 
 class CollectiveDescriptions:
-    """Describes collectives, each kind of which is numbered from one in a step."""
+    """Describes collectives; within a step, each kind is numbered from one."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Operation] = {}
@@ -146,11 +146,11 @@ class CollectiveDescriptions:
         group
             The process group, or its name.
         measured
-            The bytes and the number of tensors, before the call (`measure`).
+            The result of `measure` before the call: bytes and number of tensors.
         thread, loop
-            The thread that calls, and the training loop with its number of `steps`.
+            The calling thread, and the training loop with its number of `steps`.
         peer
-            Of a send or receive: the number of the other rank in the group.
+            The number of the other rank in the group, for a send or receive.
         """
         if self._step[1] != loop.steps or self._step[0] is not loop:
             self._step = loop, loop.steps
@@ -163,18 +163,18 @@ class CollectiveDescriptions:
             described = self._groups[key] = _described(group)
         counted = named.name, described.number, thread == self._main
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
-        other = described.members[peer] if 0 <= peer < len(described.members) else -1
+        peer_rank = described.members[peer] if 0 <= peer < len(described.members) else -1
         by = named.by or self._caller()
-        key_fields = counted, number, size, tensors, described.ranks, by, described.name, other
+        key_fields = counted, number, size, tensors, described.ranks, by, described.name, peer_rank
         operation = self._known.get(key_fields)
         if operation is None:
-            if len(self._known) >= _MAX:
+            if len(self._known) >= _MAX_KEPT:
                 self._known.clear()
             operation = self._known[key_fields] = _operation(named.kind, *key_fields)
         return operation
 
     def _caller(self) -> str:
-        """Return which library has called torch.distributed, or ``"cell"``."""
+        """Return the library that has called torch.distributed, or ``"cell"``."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
             frame = frame.f_back
@@ -185,7 +185,7 @@ class CollectiveDescriptions:
         code = frame.f_code
         library = self._callers.get(code)
         if library is None:
-            if len(self._callers) >= _MAX:
+            if len(self._callers) >= _MAX_KEPT:
                 self._callers.clear()
             names = (name for part, name in _LIBRARIES.items() if part in code.co_filename)
             library = self._callers[code] = next(names, "cell")
@@ -210,18 +210,18 @@ def _described(group: Any) -> _Group:
 
 
 def name_of(group: Any) -> str:
-    """Return the name that a user gave to a process group; empty without one."""
+    """Return the name that a user gave to a process group; empty without a name."""
     name = str(group.group_desc)
     if name in {"undefined", "default_pg", "mesh_default"}:
         return ""
-    return name.removeprefix("mesh_")  # DeviceMesh adds it to the name of a dimension
+    return name.removeprefix("mesh_")  # DeviceMesh adds this prefix to the name of a dimension
 
 
 def number_of(group: Any) -> int:
     """Return the number of a process group among process sets; 0 if it has all ranks."""
     if dist.is_initialized() and group.size() == dist.get_world_size():
         return 0
-    # equal on all its ranks, and larger than the numbers of Horovod's process sets
+    # the number is equal on all its ranks, and larger than those of Horovod's process sets
     return zlib.crc32(group.group_name.encode()) & 0x3FFFFFFF | 0x40000000
 
 
@@ -242,21 +242,31 @@ def _operation(
 
 
 def first(sent: Any) -> Any:
-    """Return the first tensor in nested lists; None if there is none."""
+    """Return the first tensor in nested lists; None without tensors."""
     while isinstance(sent, (list, tuple)):
         sent = sent[0] if sent else None
     return sent
 
 
 def sent_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes that a rank sends for a tensor; ask before a sparse tensor is reduced."""
+    """Return the bytes that a rank sends for a tensor; call before a sparse tensor is reduced."""
     if tensor.layout == torch.sparse_coo:
         return int(tensor._indices().nbytes + tensor._values().nbytes)
     return int(tensor.nbytes)
 
 
 def measure(sent: Any) -> tuple[int, int]:
-    """Return the bytes and the number of tensors that a rank sends; a list of parts is one."""
+    """Return the bytes and the number of tensors that a rank sends.
+
+    A list with a single element, which may be a list of parts, counts as one tensor.
+
+    Examples
+    --------
+    >>> measure([torch.zeros(4), torch.zeros(2)])
+    (24, 2)
+    >>> measure([[torch.zeros(4), torch.zeros(2)]])
+    (24, 1)
+    """
     if isinstance(sent, torch.Tensor):
         return sent_bytes(sent), 1
     if len(sent) == 1:

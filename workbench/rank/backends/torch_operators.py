@@ -1,4 +1,4 @@
-"""Records functional collectives, which are operators: of tensor parallelism and compiled code."""
+"""Records functional collectives: operators that tensor parallelism and compiled code use."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNHEARD = re.compile(
     "_c10d_functional::batch_p2p_ops|_dtensor::shard_dim_alltoall"
     "|symm_mem::.*(reduce|gather|all_to_all|broadcast|_put|_get).*"
 )
-"""Operators that communicate and are not timed."""
+"""Operators that communicate, but are not timed."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes of tensors that operators run on; those of a tracer communicate nothing."""
+"""Classes of real tensors; a tracer's tensors communicate nothing."""
 
 
 class Operator:
-    """Replaces the implementation of an operator, under the same hash."""
+    """Replaces the implementation of an operator, with the same hash."""
 
     def __init__(self, original: Function, call: Callable[..., Any]) -> None:
         self._original = original
@@ -42,7 +42,7 @@ class Operator:
 
 
 class OperatorHooks(Hooks):
-    """Reports to a `Recorder` functional collectives, and waits for their results."""
+    """Reports functional collectives, and waits for their results, to a `Recorder`."""
 
     def __init__(self, recorder: Recorder, calls: TorchCalls) -> None:
         super().__init__(recorder)
@@ -50,7 +50,7 @@ class OperatorHooks(Hooks):
         self._in_operator = 0
 
     def install(self) -> None:
-        """Start to record."""
+        """Start recording."""
         if not dist.is_available():
             return
         for name, named in OPERATORS.items():

@@ -1,7 +1,7 @@
-"""The calls of torch.distributed in which a thread waits: since when, and for which ranks.
+"""Calls of torch.distributed that a thread waits in, with their begin and their ranks.
 
-They are replaced by functions in Python, in whose frames another thread finds the calls.
-`flight_recorder` has the collectives themselves, but not what Gloo sends and receives.
+These calls are replaced by Python functions, so that another thread finds them in the frames.
+`flight_recorder` has the collectives themselves, but not Gloo's sends and receives.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Call(NamedTuple):
     Attributes
     ----------
     name
-        Such as ``"recv(src=1) 3"``, the third from that rank; empty for a wait for an unknown
-        collective.
+        Name such as ``"recv(src=1) 3"``, the third receive from this rank; empty for a wait for
+        an unknown collective.
     began
-        When it was called, as ``time.perf_counter_ns()``.
+        Time of the call, as ``time.perf_counter_ns()``.
     ranks
-        The ranks that it needs, with this one; None for all, or if they are not known.
+        The ranks that the call needs, with this rank; None for all, or if they are unknown.
     """
 
     name: str
@@ -48,11 +48,11 @@ class _Sent(NamedTuple):
     Attributes
     ----------
     name, ranks
-        As of a `Call`.
+        See `Call`.
     name_in_peer
-        Its name in the other rank; empty if unknown.
+        The name of the matching call in the other rank; empty if unknown.
     from_any
-        The group and the tag, if it receives from any rank.
+        The group and the tag of a receive from any rank; otherwise None.
     """
 
     name: str
@@ -62,9 +62,9 @@ class _Sent(NamedTuple):
 
 
 _sent: WeakKeyDictionary[Any, _Sent] = WeakKeyDictionary()
-"""The sends and receives for which nobody has waited, by their `Work`."""
+"""Sends and receives that the cell has not waited for, by their `Work`."""
 _numbers: Counter[tuple[Any, ...]] = Counter()
-"""How many sends and receives were started, by process group, direction, peer and tag."""
+"""Number of started sends and receives, by process group, direction, peer and tag."""
 
 
 def install() -> None:
@@ -79,12 +79,12 @@ def install() -> None:
 
 
 def unfinished() -> dict[tuple[str, int], str]:
-    """Return the sends and receives that may not be finished, by the `Work`, as peers name them.
+    """Return the peers' names of possibly unfinished sends and receives, by the `Work`.
 
-    A send of Gloo counts as unfinished until somebody has waited for it.
+    A send of Gloo counts as unfinished until the cell has waited for it.
     """
     names = {}
-    for reference in _sent.keyrefs():  # at once: other threads change the dictionary
+    for reference in _sent.keyrefs():  # a copy, because other threads change the dictionary
         work = reference()
         if work is None or work.is_completed():
             continue
@@ -100,7 +100,7 @@ def forget() -> None:
 
 
 def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `function`, with the name of `like`; `find` finds its calls."""
+    """Wrap `function` with the name of `like`, so that `find` finds its calls."""
 
     @wraps(like)
     def call(*args: Any, **options: Any) -> Any:
@@ -111,7 +111,7 @@ def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
 
 
 def find(frame: FrameType | None) -> Call | None:
-    """Return the outermost call of these functions in the frames of a thread; None for none."""
+    """Return the outermost call of these functions in a thread's frames; None without a call."""
     call_locals = None
     while frame is not None:
         if frame.f_code in _CALLS and "began" in (values := frame.f_locals):
@@ -133,7 +133,7 @@ def _described(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[int, ...] |
 
 
 def _sending(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a send or receive; `find` finds its calls."""
+    """Wrap a send or receive, so that `find` finds its calls."""
 
     @wraps(original)
     def call(*args: Any, **options: Any) -> Any:
@@ -162,7 +162,7 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _send(name: str, args: tuple[Any, ...]) -> _Sent:
     """Count and describe a call of ``ProcessGroup.send`` or ``recv``.
 
-    The calls between two ranks, with one tag, are numbered: they match in their order.
+    The calls between two ranks with one tag are numbered, because they match in their order.
     """
     group = args[0]
     argument = _SENDS[name]
@@ -192,7 +192,7 @@ def _number(group: Any, name: str, peer: int, tag: int) -> int:
 
 
 def _count_received(work: Any, group: Any, tag: int) -> None:
-    """Number a receive from any rank with those from the rank that has sent."""
+    """Count a receive from any rank among the receives from the sending rank."""
     with suppress(ValueError, KeyError, RuntimeError):  # not registered, or the source is unknown
         _number(group, "recv", dist.get_global_rank(group, work._source_rank()), tag)
 
@@ -205,4 +205,4 @@ def _members(group: Any) -> tuple[int, ...] | None:
 
 
 _CALLS = {timed(len, len).__code__, _sending(len).__code__}
-"""The code whose frames `find` finds."""
+"""Code objects of the frames that `find` searches for."""

@@ -1,4 +1,4 @@
-"""What libraries report about how they carry collectives: Gloo's connections, and NCCL's log."""
+"""Transports of collectives, from Gloo's connections and NCCL's log."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<name>[^\s(,]+)")
 _LINKS = {"IB": "InfiniBand", "RoCE": "RoCE"}
 _SOCKET = "Socket"
 _MAX_BYTES = 16 << 20
-"""Most of the log that is read: some communicators of 512 ranks."""
+"""Maximum size of the log that is read: enough for several communicators of 512 ranks."""
 _OF_SOCKETS = "TCP"
 
 
 def gloo_transport(addresses: Iterable[str]) -> Transport:
-    """Return how Gloo carries collectives.
+    """Return the transport of Gloo's collectives.
 
     Parameters
     ----------
     addresses
-        The addresses of this end of its connections; none if there is no other rank.
+        This rank's addresses of Gloo's connections; empty without other ranks.
     """
     names = {
         entry.address.partition("%")[0]: name
-        for name, ones in psutil.net_if_addrs().items()
-        for entry in ones
+        for name, interface_addresses in psutil.net_if_addrs().items()
+        for entry in interface_addresses
     }
     interfaces = sorted({names.get(address, address) for address in addresses})
     return Transport("Gloo", _OF_SOCKETS if interfaces else "", tuple(interfaces))
 
 
 class NcclLog:
-    """The log that NCCL writes in this process, if the user has not chosen another level of it.
+    """NCCL's log of this process, unless the user has set another log level.
 
     Parameters
     ----------
     gpu
-        Whether there is a GPU; otherwise nothing uses NCCL.
+        Whether there is a GPU; without a GPU, NCCL is not used.
     """
 
     def __init__(self, *, gpu: bool) -> None:
@@ -71,7 +71,7 @@ class NcclLog:
         level = os.environ.get(_LEVEL)
         file = os.environ.get(_FILE)
         if level is None and file is None:
-            # with the process id: programs that the rank starts do not have this descriptor
+            # the path has the process id, because child programs do not have this descriptor
             self._file = f"/proc/{os.getpid()}/fd/{os.memfd_create('nccl.log')}"
             os.environ.update({_LEVEL: "INFO", _FILE: self._file})
         elif level is not None and level.upper() in _LOGGED and file is not None:
@@ -83,7 +83,7 @@ class NcclLog:
             )
 
     def begin_ring(self) -> None:
-        """Disregard what was logged so far: it is about earlier rings."""
+        """Ignore the log so far, because it is about earlier rings."""
         if self._file is not None:
             self._transport = None
             self._unknown = ""
@@ -92,7 +92,7 @@ class NcclLog:
                 self._begin = self._size = Path(self._file).stat().st_size
 
     def transport(self) -> Transport | None:
-        """Return how NCCL carries collectives; None if it has not connected ranks."""
+        """Return the transport of NCCL's collectives; None if it has not connected ranks."""
         if self._unknown:
             return Transport("NCCL", "", unknown=self._unknown)
         if self._file is None:
@@ -117,12 +117,18 @@ class NcclLog:
 
 
 def read_nccl_log(text: str) -> Transport | None:
-    """Return how NCCL carries the collectives of a process; None if it has not connected ranks.
+    """Return the transport of a process's NCCL collectives; None if it has not connected ranks.
 
     Parameters
     ----------
     text
-        Its log at the level INFO, of version 2.4 or later.
+        The log of NCCL 2.4 or later at the level INFO.
+
+    Examples
+    --------
+    >>> read_nccl_log("NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC").within
+    ('P2P/IPC',)
+    >>> read_nccl_log("")
     """
     devices: dict[str, dict[int, str]] = {}
     for using in _USING.finditer(text):
@@ -170,7 +176,7 @@ def _device(kind: str, number: int, devices: dict[str, dict[int, str]]) -> tuple
 
 
 def _plugin(kind: str, text: str) -> str:
-    """Return the network where the log does not name the devices: in words, or as it does."""
+    """Return the name of a network whose devices the log does not name."""
     provider = _PROVIDER.search(text)
     if kind.startswith("IB"):
         return "InfiniBand or RoCE"
