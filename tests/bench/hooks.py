@@ -67,7 +67,7 @@ from torch import nn
 import horovod.torch.mpi_ops as mpi_ops
 import horovod.torch.optimizer as distributed
 import workbench.rank.session as session
-from workbench.rank.recording.waits import WATCH_MOST_S, WATCH_SHARE
+from workbench.rank.recording.waits import WATCH_MAX_S, WATCH_SHARE
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # with more, OpenMP's polling would be most of the CPU time
@@ -102,7 +102,7 @@ def listen(on):
 def patient(handle):
     began = now = time.perf_counter()
     while not mpi_ops.mpi_lib.horovod_torch_poll(handle):
-        time.sleep(min((now - began) * WATCH_SHARE, WATCH_MOST_S))
+        time.sleep(min((now - began) * WATCH_SHARE, WATCH_MAX_S))
         now = time.perf_counter()
     return waits(handle)
 

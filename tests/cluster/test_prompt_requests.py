@@ -9,7 +9,7 @@ from workbench.cluster.prompts import NO_CELL, CellPrompts
 from workbench.output.cell_output import CellOutput
 from workbench.output.sink import TextSink
 from workbench.rank.interrupts import Interrupts
-from workbench.rank.prompts import Prompts as RankPrompts
+from workbench.rank.prompts import RankPrompts
 from workbench.wire.prompt_messages import InputReply, InputRequest
 
 

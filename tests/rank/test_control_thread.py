@@ -5,7 +5,7 @@ import pytest
 from workbench.rank.backends.backend import RingNotFormed
 from workbench.rank.backends.ddp import DDPBackend
 from workbench.rank.recording.recorder import Recorder
-from workbench.rank.sampler import Sampler
+from workbench.rank.sampler import LineSampler
 from workbench.wire.sample_messages import LineSamplesRequest
 
 ENVIRONMENT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
@@ -87,7 +87,7 @@ def test_a_cell_ends_although_its_sampler_could_not_start(recorder, monkeypatch)
     def start(_):
         raise RuntimeError("can't start new thread")
 
-    sampler = Sampler(recorder, lambda _: None)
+    sampler = LineSampler(recorder, lambda _: None)
     monkeypatch.setattr("threading.Thread.start", start)
     with pytest.raises(RuntimeError):
         sampler.ask(LineSamplesRequest(1.0), 1)

@@ -11,9 +11,9 @@ from workbench.rank.backends.backend import CellCollectives
 from workbench.rank.backends.horovod import HorovodBackend
 from workbench.rank.control import Control
 from workbench.rank.interrupts import Interrupts
-from workbench.rank.prompts import Prompts
+from workbench.rank.prompts import RankPrompts
 from workbench.rank.recording.recorder import Recorder
-from workbench.rank.sampler import Sampler
+from workbench.rank.sampler import LineSampler
 from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.clocks import RingClocks
 from workbench.wire import Inbox, Outbox
@@ -234,8 +234,8 @@ def test_a_rank_is_pinged_through_its_control_channel():
         collectives=collectives,
         interrupts=interrupts,
         backend=backend,
-        sampler=Sampler(recorder, send),
-        prompts=Prompts(send, interrupts),
+        sampler=LineSampler(recorder, send),
+        prompts=RankPrompts(send, interrupts),
     )
     outbox = Outbox(inbox.address_for(0), answer.receive)
     outbox.send(ClockPong(-1, 0, 0))  # connected: what is sent before is dropped

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import workbench as wb
-from workbench.rank.recording.logged import Logged as RankLogged
-from workbench.rank.recording.logged import Mark
+from workbench.rank.recording.logged import LoggedQueue, Mark
 from workbench.timings import logged as module
 from workbench.timings.logged import MAX_NAMES, VALUE, LoggedStore, LoggedTable
 from workbench.wire.logged_values import LoggedValues
@@ -141,7 +140,7 @@ class Broken:
 
 def test_a_value_that_cannot_be_read_stops_no_other():
     """It is NaN; the records that are sent with it are sent."""
-    logged, mark = RankLogged(), Mark()
+    logged, mark = LoggedQueue(), Mark()
     logged.add(1, mark, {"loss": Broken(), "step": 2})
     logged.add(1, mark, {"step": 3})
     mark.index = 0
@@ -153,7 +152,7 @@ def test_a_value_that_cannot_be_read_stops_no_other():
 
 def test_names_are_counted_for_each_cell():
     """Those of an earlier cell do not use up the limit."""
-    logged = RankLogged()
+    logged = LoggedQueue()
     for cell in range(3):
         logged.clear()
         logged.add(cell, Mark(), {f"{cell}-{number}": 1 for number in range(8)})

@@ -1,4 +1,4 @@
-"""Calls functions once a cell has imported a module, which a rank itself does not need."""
+"""Calls functions after a cell has imported a module that a rank itself does not need."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 Call = Callable[[Any], None]
 
 
-class _Watch(MetaPathFinder):
-    """Finds the modules that are watched, with loaders that call functions after the import."""
+class _ImportWatcher(MetaPathFinder):
+    """Finds the watched modules, and makes their loaders call a function after the import."""
 
     def __init__(self) -> None:
         self.calls: dict[str, tuple[Call, str]] = {}
@@ -21,13 +21,14 @@ class _Watch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a module as Python does, if it is watched."""
+        """Return the spec of a watched module; None for all other modules."""
         if fullname not in self.calls:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return None
-        load, (call, hint) = spec.loader.exec_module, self.calls[fullname]
+        load = spec.loader.exec_module
+        call, hint = self.calls[fullname]
 
         def exec_module(module: ModuleType) -> None:
             try:
@@ -42,7 +43,7 @@ class _Watch(MetaPathFinder):
         return spec
 
 
-_watch = _Watch()
+_watcher = _ImportWatcher()
 
 
 def after_import(name: str, call: Call, hint: str = "") -> None:
@@ -50,11 +51,21 @@ def after_import(name: str, call: Call, hint: str = "") -> None:
 
     Parameters
     ----------
+    name
+        Full name of the module.
+    call
+        Called with the module.
     hint
         What to do if the import fails; added to the message of its ImportError.
+
+    Examples
+    --------
+    >>> import json
+    >>> after_import("json", lambda module: print(module.__name__))
+    json
     """
-    if _watch not in sys.meta_path:
-        sys.meta_path.insert(0, _watch)
-    _watch.calls[name] = call, hint
+    if _watcher not in sys.meta_path:
+        sys.meta_path.insert(0, _watcher)
+    _watcher.calls[name] = call, hint
     if name in sys.modules:
         call(sys.modules[name])

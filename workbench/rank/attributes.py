@@ -1,7 +1,7 @@
-"""Names of attributes of a rank's objects, found without running any code of the user.
+"""Names of attributes of a rank's objects, read without running any code of the user.
 
 A property, `__getattr__`, `__dir__` or `__getattribute__` of the user's classes could take long,
-change something, or start a collective. Only dictionaries of objects and classes are read.
+change state, or start a collective. Therefore only dictionaries of objects and classes are read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from workbench.rank.interrupts import Interrupts
 from workbench.wire import Message
 from workbench.wire.completion_messages import Attributes, AttributesRequest
 
-_MAX = 3000
-_OF_MODULES = ("_parameters", "_buffers", "_modules")
-"""Dictionaries of a torch.nn.Module whose entries are its attributes."""
-_PLAIN = (FunctionType, type, ModuleType)
-"""Types of attributes that are used although they may be descriptors: these run no code."""
+_MAX_NAMES = 3000
+_MODULE_DICTIONARIES = ("_parameters", "_buffers", "_modules")
+"""Dictionaries of a torch.nn.Module with parameters, buffers and modules as attributes."""
+_SAFE_DESCRIPTORS = (FunctionType, type, ModuleType)
+"""Types of attributes that may be descriptors, but run no code of the user."""
 _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 
@@ -50,7 +50,31 @@ class AttributeNames:
 
 
 def attribute_names(namespace: dict[str, Any], path: tuple[str, ...]) -> list[str]:
-    """Return the sorted names of an object's attributes; none if it cannot be found safely."""
+    """Return the sorted names of an object's attributes.
+
+    Parameters
+    ----------
+    namespace
+        The variables of the shell.
+    path
+        The name of a variable, then names of attributes that lead to the object.
+
+    Returns
+    -------
+    list
+        At most 3000 names; empty if the object cannot be reached without running code.
+
+    Examples
+    --------
+    >>> class Point:
+    ...     def __init__(self):
+    ...         self.x = 1
+    >>> names = attribute_names({"point": Point()}, ("point",))
+    >>> "x" in names
+    True
+    >>> attribute_names({}, ("point",))
+    []
+    """
     try:
         value = namespace[path[0]]
         for name in path[1:]:
@@ -60,45 +84,52 @@ def attribute_names(namespace: dict[str, Any], path: tuple[str, ...]) -> list[st
     names: set[Any] = set()
     for entries in _dictionaries(value):
         names.update(list(entries))
-    return sorted(name for name in names if type(name) is str and name.isidentifier())[:_MAX]
+    return sorted(name for name in names if type(name) is str and name.isidentifier())[:_MAX_NAMES]
 
 
 def _attribute(value: Any, name: str) -> Any:
-    """Return an attribute; raise LookupError if there is none that needs no code."""
+    """Return an attribute; raise LookupError if reading it would run code of the user."""
     for entries in _dictionaries(value):
         if name in entries:
-            found = entries[name]
-            if type(found) in _PLAIN or not _is_descriptor(found):
-                return found
+            attribute = entries[name]
+            if type(attribute) in _SAFE_DESCRIPTORS or not _is_descriptor(attribute):
+                return attribute
             break
     raise LookupError(name)
 
 
 def _is_descriptor(value: Any) -> bool:
-    return any("__get__" in vars_of(one) for one in _mro(type(value)))
+    return any("__get__" in vars_of(cls) for cls in _mro(type(value)))
 
 
 def _dictionaries(value: Any) -> list[Any]:
-    """Return the dictionaries with the attributes of an object, those of its classes last."""
-    own = _own(value)
-    found = [own]
-    if isinstance(own, dict) and issubclass(type(value), nn.Module):
-        found += [own[name] for name in _OF_MODULES if isinstance(own.get(name), dict)]
+    """Return the dictionaries with the attributes of an object, then those of its classes."""
+    instance_dict = _instance_dict(value)
+    dictionaries = [instance_dict]
+    if isinstance(instance_dict, dict) and issubclass(type(value), nn.Module):
+        dictionaries += [
+            instance_dict[name]
+            for name in _MODULE_DICTIONARIES
+            if isinstance(instance_dict.get(name), dict)
+        ]
     if issubclass(type(value), type):
-        found += [vars_of(one) for one in _mro(value)]
-    return found + [vars_of(one) for one in _mro(type(value))]
+        dictionaries += [vars_of(cls) for cls in _mro(value)]
+    return dictionaries + [vars_of(cls) for cls in _mro(type(value))]
 
 
-def _own(value: Any) -> Any:
-    """Return the dictionary of an object; an empty one if it has none, or one of its own making."""
-    for one in _mro(type(value)):
-        if "__dict__" in vars_of(one):
-            entry = vars_of(one)["__dict__"]
-            if type(entry) is GetSetDescriptorType:
-                return entry.__get__(value)
+def _instance_dict(value: Any) -> Any:
+    """Return the dictionary of an object; an empty one if its class defines ``__dict__`` itself.
+
+    An object without a dictionary has an empty one too.
+    """
+    for cls in _mro(type(value)):
+        if "__dict__" in vars_of(cls):
+            descriptor = vars_of(cls)["__dict__"]
+            if type(descriptor) is GetSetDescriptorType:
+                return descriptor.__get__(value)
             break
     return value.__dict__ if type(value) is ModuleType else {}
 
 
 vars_of: Callable[[type], Any] = type.__dict__["__dict__"].__get__
-"""Returns the dictionary of a class, whatever its metaclass defines."""
+"""Return the dictionary of a class, even if its metaclass defines ``__dict__``."""

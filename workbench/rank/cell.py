@@ -33,7 +33,7 @@ from workbench.wire.rank_messages import MEASUREMENT
 VALUE_LIMIT_BYTES = 64 << 20
 """A larger value of a last expression is not sent to the kernel."""
 _LITTLE_BYTES = 256 << 20
-"""If less memory is left after an error about memory, its limit is named."""
+"""If less memory is left after an error about memory, the message names the limit."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def run(
 
     A measurement has only the variables `names` instead.
     """
-    mode, process = GradientMode(), os.getpid()
+    mode = GradientMode()
+    process = os.getpid()
     caught = _ResultCatcher(shell, source, capture.channel)
     state.reserve.take()
     with capture(number), caught.installed():
@@ -81,8 +82,8 @@ def run(
                 error = None if raised is None else _described(shell, raised)
                 if error is not None and _NO_MEMORY.search(f"{error.name}: {error.message}"):
                     error = _with_shortage(error, state)
-                # these refer to the error, and its frames refer to these. Without this, the cycle
-                # would keep tensors, and DataLoader workers that take 5 s each to collect
+                # these results refer to the error, and its frames refer to the results. The cycle
+                # would keep tensors alive, and DataLoader workers that take 5 s each to collect
                 done.error_before_exec = done.error_in_exec = caught.error = raised = None
         except KeyboardInterrupt:  # just before or after the code, or while formatting its error
             error = _INTERRUPTED
@@ -114,21 +115,21 @@ def _execute(
 
 
 def _measured(source: str, names: Mapping[str, Any], channel: OutputChannel) -> ExecutionResult:
-    """Return the result of a measurement, as the shell returns that of a cell."""
+    """Return the result of a measurement in the form that the shell uses for a cell."""
     result = ExecutionResult(None)
     try:
         result.result = measure(source, names, lambda text: channel.write("stdout", f"{text}\n"))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - as of a cell: the kernel raises it
+    except BaseException as error:  # noqa: BLE001 - the kernel raises it, as for a cell
         result.error_in_exec = error
     return result
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
-    """End a process that the cell has forked, when it reaches the end of the cell too.
+    """End a process that the cell has forked, once the process reaches the end of the cell.
 
-    It has the rank's connections, but not the threads that serve them.
+    The process shares the rank's connections, but lacks the threads that serve them.
     """
     status = 0
     with contextlib.suppress(BaseException):  # it must never continue as a second rank
@@ -144,11 +145,11 @@ def _end_child(error: BaseException | None) -> NoReturn:
 
 
 def _plain_traceback(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error, limit=-tracebacks.FRAMES))
+    return "".join(traceback.format_exception(error, limit=-tracebacks.MAX_FRAMES))
 
 
 def failed(error: BaseException) -> CellResult:
-    """Return the result of a cell that failed in our code instead of its own."""
+    """Return the result of a cell after an error in this package instead of the cell's code."""
     message = tracebacks.SafeText().of_error(error)
     return CellResult(RankError(type(error).__name__, message, _plain_traceback(error)), None, "")
 
@@ -166,7 +167,8 @@ def _described(shell: Any, error: BaseException) -> RankError:
     try:
         message, text = tracebacks.describe(shell, error)
     except Exception as other:  # noqa: BLE001 - methods of a user's exception may raise anything
-        message, text = f"<cannot be shown: {type(other).__name__}>", ""
+        message = f"<cannot be shown: {type(other).__name__}>"
+        text = ""
     return RankError(name, message, text)
 
 
@@ -175,13 +177,14 @@ _POST_MORTEM = re.compile(
     r"|\blast_(value|traceback|exc)\b|__traceback__",
     re.MULTILINE,
 )
-"""What in a cell needs the variables of the functions that the last error has left."""
+"""Matches source that needs the variables of the functions that the last error has left."""
 
 
 def _free_last_frames(source: str) -> None:
     """Free the variables of the functions that the last error has left, such as tensors on a GPU.
 
-    The text of its traceback stays the same. A cell that asks for them, such as `%debug`, has them.
+    The text of the traceback stays the same. The variables remain for a cell that needs them, for
+    example with `%debug`.
     """
     if _POST_MORTEM.search(source):
         return
@@ -209,7 +212,7 @@ def _with_shortage(error: RankError, state: ProcessState) -> RankError:
 
 
 def leave() -> None:
-    """End the cell; replaces the shell's `ask_exit`, with which quit() would end the rank."""
+    """End the cell; replaces the shell's `ask_exit`, because quit() would end the rank."""
     raise SystemExit(_QUIT)
 
 
@@ -231,7 +234,7 @@ def _exit_message(error: SystemExit) -> str:
 
 
 class _ResultCatcher:
-    """Receives the value and the error of a cell, which the shell would show."""
+    """Receives the value and the error of a cell in place of the shell's display functions."""
 
     def __init__(self, shell: Any, source: str, channel: OutputChannel) -> None:
         self._shell = shell
@@ -242,14 +245,16 @@ class _ResultCatcher:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace the shell's functions in the body."""
-        shell, trap = self._shell, self._shell.display_trap
+        """Replace the shell's display functions while the body runs."""
+        shell = self._shell
+        trap = self._shell.display_trap
         functions: dict[str, Any] = {
             "showtraceback": self._show_error,
             "showsyntaxerror": self._show_error,
             "loop_runner": _run_coroutine,
         }
-        hook, trap.hook = trap.hook, self._on_value
+        hook = trap.hook
+        trap.hook = self._on_value
         if not isinstance(shell.compile.get_code_name, _CellNames):
             shell.compile.get_code_name = _CellNames(shell.compile.get_code_name)
         saved = {name: getattr(shell, name) for name in functions}
@@ -270,15 +275,16 @@ class _ResultCatcher:
         if not _ends_with_semicolon(self._source):
             self._channel.show(*self._shell.display_formatter.format(value))
 
-    def _show_error(self, given: Any = None, *_: Any, **__: Any) -> None:
-        """Keep the error for `run`, `%tb` and debuggers; called by `%tb`, show the last error."""
-        raised = given[1] if isinstance(given, tuple) else sys.exc_info()[1]
-        if isinstance(given, tuple) and self._channel.areas.current() is not None:
-            self._show_error_of_widget(given[1])
+    def _show_error(self, exc_info: Any = None, *_: Any, **__: Any) -> None:
+        """Keep the error for `run`, `%tb` and debuggers; show the last error if `%tb` calls."""
+        raised = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1]
+        if isinstance(exc_info, tuple) and self._channel.areas.current() is not None:
+            self._show_error_of_widget(exc_info[1])
             return
         if raised is not None:
             self.error = raised
-            sys.last_type, sys.last_value = type(raised), raised
+            sys.last_type = type(raised)
+            sys.last_value = raised
             sys.last_traceback = raised.__traceback__
             return
         last: BaseException | None = getattr(sys, "last_value", None)
@@ -286,7 +292,7 @@ class _ResultCatcher:
             sys.stderr.write(tracebacks.describe(self._shell, last)[1] + "\n")
 
     def _show_error_of_widget(self, error: BaseException) -> None:
-        """Print an error that an ``ipywidgets.Output`` keeps from its cell, which continues.
+        """Print an error that an ``ipywidgets.Output`` has caught; the cell continues.
 
         Raises
         ------
@@ -299,13 +305,13 @@ class _ResultCatcher:
 
 
 class _CellNames:
-    """Names the file of a cell without the process id, which would differ between ranks."""
+    """Names a cell's file without the process id, because the id differs between ranks."""
 
     def __init__(self, names: Callable[..., str]) -> None:
         self._names = names
 
     def __call__(self, *args: Any) -> str:
-        """Return the file name under which a cell is compiled; there is no such file."""
+        """Return the file name with which a cell is compiled; the file does not exist."""
         return _PROCESS_FOLDER.sub(f"{CELL_FILE}cell", self._names(*args))
 
 
@@ -313,7 +319,15 @@ _PROCESS_FOLDER = re.compile(rf"\b{CELL_FILE}\d+\b")
 
 
 def _ends_with_semicolon(source: str) -> bool:
-    """Return whether the cell ends with a semicolon, which hides its value."""
+    """Return whether the cell ends with a semicolon, which hides its value.
+
+    Examples
+    --------
+    >>> _ends_with_semicolon("x = 1; x")
+    False
+    >>> _ends_with_semicolon("x;")
+    True
+    """
     try:
         return bool(DisplayHook.semicolon_at_end_of_expression(source))
     except (SyntaxError, tokenize.TokenError):  # the text of a cell magic, or a shell command
@@ -322,10 +336,10 @@ def _ends_with_semicolon(source: str) -> bool:
 
 @contextmanager
 def _session_loop() -> Iterator[None]:
-    """Make the event loop of all cells the running one; the engine's own loop waits meanwhile.
+    """Make the cells' event loop the running one in the body; the engine's own loop waits.
 
-    As in IPython, it lives for the session: what one cell creates in it can be awaited in
-    the next. Its tasks make progress while a cell awaits.
+    As in IPython, the loop lives for the session: a later cell can await an object that an
+    earlier cell has created in it. Its tasks make progress while a cell awaits.
     """
     engine_loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)

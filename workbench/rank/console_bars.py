@@ -1,4 +1,4 @@
-"""Shows progress bars of tqdm as text, since widgets of a rank cannot be shown in the notebook."""
+"""Shows progress bars of tqdm as text, because the notebook cannot show a rank's widgets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _TextBars(MetaPathFinder, Loader):
         path: Sequence[str] | None,  # noqa: ARG002 - given by the import system
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Find `tqdm.notebook` only."""
+        """Return a spec for `tqdm.notebook`; None for all other modules."""
         return ModuleSpec(fullname, self) if fullname == _NOTEBOOK else None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -33,6 +33,6 @@ class _TextBars(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let tqdm show text instead of widgets."""
+    """Make tqdm show text instead of widgets."""
     if not any(isinstance(finder, _TextBars) for finder in sys.meta_path):
         sys.meta_path.insert(0, _TextBars())

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from workbench.rank.backends.backend import Backend, CellCollectives
 from workbench.rank.interrupts import ANY_CELL, Interrupts
-from workbench.rank.prompts import Prompts
+from workbench.rank.prompts import RankPrompts
 from workbench.rank.recording.collectives import UNNAMED
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.recording.waits import Blocked
-from workbench.rank.sampler import Sampler
+from workbench.rank.sampler import LineSampler
 from workbench.rank.traceback_frames import CELL_FILE
 from workbench.wire import Message
 from workbench.wire.rank_messages import (
@@ -43,8 +43,8 @@ class Control:
         collectives: CellCollectives,
         interrupts: Interrupts,
         backend: Backend,
-        sampler: Sampler,
-        prompts: Prompts,
+        sampler: LineSampler,
+        prompts: RankPrompts,
     ) -> None:
         self._send = send
         self._recorder = recorder
@@ -54,12 +54,12 @@ class Control:
         self._sampler = sampler
         self._prompts = prompts
         self._wait: tuple[object, int] = None, 0
-        """What identifies the latest wait that no hook has reported, and when it was first seen."""
+        """The key of the latest wait that no hook has reported, and when it was first seen."""
 
     def receive(self, message: Message) -> bool:
         """Handle a request, in the outbox's thread; return whether the message is one."""
         match message:
-            case ClockPing():  # first, because a delay makes the clock offset less accurate
+            case ClockPing():  # is tested first: a delay makes the clock offset less accurate
                 self._send(ClockPong(message.ring, message.sent_ns, perf_counter_ns()))
             case StateRequest():
                 self._send(self._state(message))
@@ -77,7 +77,8 @@ class Control:
 
     def _state(self, request: StateRequest) -> RankState:
         """Return what the main thread is doing."""
-        recorder, backend = self._recorder, self._backend
+        recorder = self._recorder
+        backend = self._backend
         pending = backend.pending().operations
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         blocked = recorder.waits.blocked or self._unreported(frame)
@@ -103,16 +104,16 @@ class Control:
         )
 
     def _unreported(self, frame: FrameType | None) -> Blocked | None:
-        """Return what the main thread waits for, as far as it is known, if no hook has reported it.
+        """Return the wait of the main thread that no hook has reported; None without one.
 
-        When the wait began is not known: it counts from when the collective was submitted, or from
-        the first request that has found it.
+        The beginning of such a wait is unknown. It counts from the submission of the collective,
+        or from the first request that found the wait.
         """
-        found = self._backend.wait_of(frame)
-        if found is None:
+        wait = self._backend.wait_of(frame)
+        if wait is None:
             self._wait = None, 0
             return None
-        name, handle, submitted = found
+        name, handle, submitted = wait
         key = (self._interrupts.cell, name, submitted if handle is None else handle)
         if self._wait[0] != key:
             self._wait = key, submitted or perf_counter_ns()
@@ -129,12 +130,12 @@ def _identified(
     pending: dict[Any, tuple[str, int]],
     poll: Callable[[Any], bool | int],
 ) -> Blocked | None:
-    """Return the collective with its name and process set; None if it is done."""
+    """Return a blocked collective with its name and process set; None if it has completed."""
     if blocked is None or blocked.handle is None:
         return blocked
     name, process_set = pending.get(blocked.handle, ("", 0))
     if not name:
-        with contextlib.suppress(ValueError):  # cleared meanwhile
+        with contextlib.suppress(ValueError):  # the handle was cleared after it was read
             return None if poll(blocked.handle) else blocked
         return None
     return blocked._replace(name=blocked.name or name, process_set=process_set)
@@ -142,12 +143,14 @@ def _identified(
 
 def _number(blocked: Blocked) -> int | None:
     """Return Horovod's number of a collective that has no name; None for others."""
-    known = blocked.name.endswith(UNNAMED) and isinstance(blocked.handle, int)
-    return cast("int", blocked.handle) if known else None
+    is_unnamed = blocked.name.endswith(UNNAMED) and isinstance(blocked.handle, int)
+    return cast("int", blocked.handle) if is_unnamed else None
 
 
 def _stack(frame: FrameType | None) -> str:
     """Return the stack from the cell's code to the innermost frame."""
     frames = traceback.extract_stack(frame)
-    own = [number for number, summary in enumerate(frames) if CELL_FILE in summary.filename]
-    return "".join(traceback.format_list(frames[own[0] :] if own else frames[-3:]))
+    cell_indices = [index for index, summary in enumerate(frames) if CELL_FILE in summary.filename]
+    return "".join(
+        traceback.format_list(frames[cell_indices[0] :] if cell_indices else frames[-3:])
+    )

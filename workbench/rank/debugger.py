@@ -12,23 +12,23 @@ from typing import Any, Protocol
 from workbench.rank.traceback_frames import CELL_FILE
 
 
-class Prompts(Protocol):
-    """What asks for the debugger's commands."""
+class DebuggerPrompts(Protocol):
+    """The part of `RankPrompts` that the debugger uses."""
 
     debugging: bool
 
 
 class RankDebugger(pdb.Pdb):
-    """A debugger that stops only in the code that a cell has called.
+    """A debugger that stops only in a cell and in the code that it calls.
 
-    A cell's statements are compiled one by one: between two of them IPython runs, which is
-    passed over.
+    IPython compiles the statements of a cell one by one. The debugger passes over IPython's own
+    code, which runs between two statements.
     """
 
-    prompts: Prompts
+    prompts: DebuggerPrompts
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.nosigint = True  # the stop button interrupts the cell, and starts no debugger
         self.completekey = ""
         self._continues = False
@@ -42,9 +42,9 @@ class RankDebugger(pdb.Pdb):
             self.prompts.debugging = False
 
     def set_trace(self, frame: FrameType | None = None, **_: object) -> None:
-        """Ask for commands at the line that a frame executes now, then step as they say.
+        """Ask for commands at the line that a frame executes now, then step as they demand.
 
-        Python before 3.13 stops only at the next line, which a cell's last statement does not have.
+        Python before 3.13 stops only at the next line. A cell's last statement has no next line.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class RankDebugger(pdb.Pdb):
             sys.settrace(self.trace_dispatch)
 
     def set_continue(self) -> None:
-        """Go on without stepping, until a breakpoint."""
+        """Continue to the next breakpoint without stepping."""
         super().set_continue()
         self._continues = True
 
@@ -71,17 +71,17 @@ class RankDebugger(pdb.Pdb):
         return super().stop_here(frame) and _called_by_cell(frame)
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
-        """Stop at a call, but not at a statement of the cell itself."""
+        """Stop at a call, but not at the beginning of a cell's statement."""
         if not (_is_cell(frame) and frame.f_code.co_name == "<module>"):
             super().user_call(frame, argument_list)
 
     def user_return(self, frame: FrameType, return_value: object) -> None:
-        """Stop before a return, but not at the end of a statement of the cell itself."""
+        """Stop before a return, but not at the end of a cell's statement."""
         if not (_is_cell(frame) and frame.f_code.co_name == "<module>"):
             super().user_return(frame, return_value)
 
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:
-        """Stop at an exception, but not at one of IPython between the statements of a cell."""
+        """Stop at an exception, unless IPython's code between two statements raises it."""
         if _called_by_cell(frame):
             super().user_exception(frame, exc_info)
 
@@ -90,7 +90,7 @@ class RankDebugger(pdb.Pdb):
     ) -> tuple[list[tuple[FrameType, int]], int]:
         """Return the stack from the cell's code on, and the current position in it."""
         stack, current = super().get_stack(f, t)
-        first = next((at for at, (frame, _) in enumerate(stack) if _is_cell(frame)), 0)
+        first = next((index for index, (frame, _) in enumerate(stack) if _is_cell(frame)), 0)
         first = min(first, current)
         return stack[first:], current - first
 
@@ -103,7 +103,7 @@ class RankDebugger(pdb.Pdb):
         return text
 
     def do_interact(self, arg: str) -> bool | None:
-        """Start an interactive interpreter, which ``exit()`` ends."""
+        """Start an interactive interpreter; ``exit()`` ends it."""
         self.message("Interpreter of this rank. exit() returns to the debugger.")
         try:
             return super().do_interact(arg)
@@ -111,13 +111,13 @@ class RankDebugger(pdb.Pdb):
             return None
 
     def do_debug(self, arg: str) -> bool | None:
-        """Refuse a recursive debugger, which would be another class."""
+        """Refuse a recursive debugger: pdb would create it as a plain `pdb.Pdb`."""
         self.error(f"debug {arg}: not supported in a rank. Set a breakpoint and call it instead.")
         return None
 
 
-def rank_debugger(prompts: Prompts) -> type[RankDebugger]:
-    """Return the class of debuggers that ask for commands with `prompts`."""
+def rank_debugger(prompts: DebuggerPrompts) -> type[RankDebugger]:
+    """Return a subclass of `RankDebugger` that asks for commands with `prompts`."""
     return type("Pdb", (RankDebugger,), {"prompts": prompts})
 
 
@@ -125,10 +125,10 @@ def break_here(debugger: type[RankDebugger]) -> Callable[..., None]:
     """Return a function that starts a debugger in the code that calls it."""
 
     def set_trace(*_: object, header: str | None = None, **__: object) -> None:
-        started = debugger()
+        instance = debugger()
         if header is not None:
-            started.message(header)
-        started.set_trace(sys._getframe(1))
+            instance.message(header)
+        instance.set_trace(sys._getframe(1))
 
     return set_trace
 

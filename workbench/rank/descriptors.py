@@ -25,9 +25,9 @@ _KINDS: dict[int, OutputKind] = {1: "stdout", 2: "stderr"}
 _SAVED_FROM = 10
 """Lowest number for a saved descriptor: cells may close small ones, as in os.closerange(0, 3)."""
 _PIPE_BYTES = 1 << 20
-"""The reader thread needs the GIL, and a C library may write without releasing it."""
+"""Large: the reader thread needs the GIL, and a C library may write without releasing it."""
 _LINE_MS = 50
-"""How long the reader thread waits for the rest of a line."""
+"""How long the reader thread waits for the end of a line."""
 _MAX_LINE_BYTES = 1 << 16
 """Longer lines are sent in pieces."""
 _CHUNK_BYTES = 1 << 16
@@ -37,12 +37,12 @@ _EPOLL_EVENT_BYTES = 16
 
 
 class Descriptors:
-    """Reads what is written to descriptors 1 and 2 between `redirect` and `restore`.
+    """Reads the output to descriptors 1 and 2 between `redirect` and `restore`.
 
-    A thread waits for bytes and calls `on_bytes`, which calls `read` with a lock of its own held.
-    Whoever else holds this lock can call `read` too. Text that Python writes thus comes after
-    all bytes that were written before. The order is kept between Python's streams and each
-    descriptor; what a program writes to both descriptors may be read in another order.
+    A thread waits for bytes and calls `on_bytes`. That function holds its own lock while it calls
+    `read`. Other holders of this lock can call `read` too, so that text of Python follows all bytes
+    that were written before it. The order is kept between Python's streams and each descriptor.
+    Output of a program to both descriptors may be read in another order.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ class Descriptors:
         self._saved: dict[int, int] = {}
         self._pipes = {number: _Pipe(kind) for number, kind in _KINDS.items()}
         self._has_line = False
-        """Whether the beginning of a line was read but not returned."""
+        """Whether the beginning of a line was read, but not returned yet."""
         self._ready = select.epoll()
         for pipe in self._pipes.values():
             self._ready.register(pipe.source, select.EPOLLIN)
-        # unlike select.epoll.poll, this does not release the GIL: a thread that computes would
-        # otherwise take it for 5 ms at each write
+        # unlike select.epoll.poll, this call does not release the GIL: otherwise a thread that
+        # computes would take the GIL for 5 ms at each write
         self._event = ctypes.create_string_buffer(_EPOLL_EVENT_BYTES)
         self._count_ready = partial(
             ctypes.PyDLL(None).epoll_wait, self._ready.fileno(), ctypes.byref(self._event), 1, 0
@@ -75,7 +75,7 @@ class Descriptors:
             os.dup2(pipe.end, number)
 
     def restore(self) -> None:
-        """Restore the descriptors; what was written before can still be read."""
+        """Restore the descriptors; earlier output can still be read."""
         for number, saved in self._saved.items():
             with contextlib.suppress(OSError):  # the cell has closed it; the next one reopens it
                 os.dup2(saved, number)
@@ -87,14 +87,14 @@ class Descriptors:
         return self._has_line or self._count_ready() > 0
 
     def read(self, *, ahead: bool = False) -> list[tuple[OutputKind, str]]:
-        """Return what was written since the last call; never wait.
+        """Return the output since the last call, without waiting.
 
         Parameters
         ----------
         ahead
-            Whether nothing depends on the call. The beginning of a line is then kept for the
-            next call, so that text of the other stream does not divide the line. Of much text,
-            only the first part is returned.
+            Whether the caller only reads ahead. The beginning of a line is then kept for the
+            next call, so that text of the other stream does not divide the line. At most 64 KiB
+            of each descriptor are read.
         """
         texts = [(pipe.kind, pipe.read(ahead)) for pipe in self._pipes.values()]
         self._has_line = any(pipe.line for pipe in self._pipes.values())
@@ -109,7 +109,7 @@ class Descriptors:
             events = arrival.poll(_LINE_MS if self._has_line else None)
             try:
                 self._on_bytes(bool(events))
-            except MemoryError:  # the cell has used all memory, and frees it when it ends
+            except MemoryError:  # the cell has used all memory, and frees it at its end
                 time.sleep(_NO_MEMORY_S)
             for source, event in events:
                 if not event & select.POLLIN:  # the cell has closed the other end
@@ -127,7 +127,7 @@ class _Pipe:
     source, end
         The descriptors to read from and to write to.
     line
-        The beginning of a line that was read but not returned.
+        The beginning of a line that was read, but not returned yet.
     """
 
     def __init__(self, kind: OutputKind) -> None:
@@ -140,7 +140,7 @@ class _Pipe:
             fcntl.fcntl(self.end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def read(self, ahead: bool) -> str:
-        """Return what was written before this call; see `Descriptors.read`."""
+        """Return the output before this call; see `Descriptors.read`."""
         text = self.line + self._read_bytes(_CHUNK_BYTES if ahead else sys.maxsize)
         end = len(text)
         if ahead:
@@ -155,7 +155,7 @@ class _Pipe:
         with contextlib.suppress(OSError):  # the cell has closed the descriptor
             size = array("i", [0])
             fcntl.ioctl(self.source, termios.FIONREAD, size)
-            # no more than this, because a child process may write without end
+            # reading is limited to this size, because a child process may write without end
             remaining = min(size[0], max_bytes)
             while remaining > 0:
                 chunk = os.read(self.source, min(remaining, _CHUNK_BYTES))
@@ -181,8 +181,9 @@ def _reopen_standard_descriptors() -> None:
 class EngineStream(OutStream):
     """Standard output of the engine outside cells; does not capture file descriptors.
 
-    They lead to the rank's log, whose end the agent reports if the rank fails. ipykernel's
-    own stream replaces them by a pipe, and loses what a library writes before it aborts.
+    The descriptors lead to the rank's log, and the agent reports the end of this log if the rank
+    fails. ipykernel's own stream replaces them by a pipe, and loses the last output of a library
+    that aborts.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

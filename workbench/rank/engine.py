@@ -10,8 +10,8 @@ from ipyparallel.engine.app import IPEngine
 class Engine(IPEngine):
     """An engine that continues after a signal handler of a cell has raised between cells.
 
-    ipyparallel's would end, and with it the variables of the rank: the alarm of a cell that has
-    ended is enough. The traceback is in the rank's log.
+    ipyparallel's engine would end, for example at an alarm that an earlier cell has set, and the
+    rank's variables would be lost. The traceback is in the rank's log.
     """
 
     def start(self) -> None:
@@ -19,11 +19,11 @@ class Engine(IPEngine):
         loop = self.loop.asyncio_loop
         running = loop.create_task(self._start())
         running.add_done_callback(lambda _: loop.stop())
-        turned = True
+        is_loop_alive = True
 
-        def turn() -> None:
-            nonlocal turned
-            turned = True
+        def mark_loop_alive() -> None:
+            nonlocal is_loop_alive
+            is_loop_alive = True
 
         while True:
             try:
@@ -31,9 +31,11 @@ class Engine(IPEngine):
                 break
             except (KeyboardInterrupt, Exception):
                 traceback.print_exc()
-                if not turned:  # the loop itself is broken: a cell has closed its descriptors
+                if (
+                    not is_loop_alive
+                ):  # the loop itself is broken: a cell has closed its descriptors
                     raise
-                turned = False
-                loop.call_soon(turn)
+                is_loop_alive = False
+                loop.call_soon(mark_loop_alive)
         if running.done():
             running.result()

@@ -25,15 +25,15 @@ _GIB = 1 << 30
 _NAMED = re.compile(r"\bGPU (\d+)")
 
 
-class Held(NamedTuple):
-    """The bytes on one device that this process holds, by purpose.
+class HeldMemory(NamedTuple):
+    """The bytes that this process holds on one device, by purpose.
 
     Attributes
     ----------
     parameters, gradients
-        Of all modules; parameters include buffers.
+        Bytes of all modules; parameters include buffers.
     optimizer_state
-        Such as the moments of Adam.
+        Bytes of optimizers' states, such as the moments of Adam.
     """
 
     parameters: int
@@ -41,36 +41,51 @@ class Held(NamedTuple):
     optimizer_state: int
 
 
-def held(device: torch.device) -> Held:
-    """Return what modules and optimizers of this process hold on a device.
+def held_memory(device: torch.device) -> HeldMemory:
+    """Return the memory that modules and optimizers of this process hold on a device.
 
-    Memory that several of them share is counted once, for the first in the order of `Held`.
+    Shared memory is counted once, for the first purpose in the order of `HeldMemory`.
+
+    Examples
+    --------
+    >>> layer = torch.nn.Linear(2, 3)
+    >>> held_memory(torch.device("cpu")).parameters >= 4 * (2 * 3 + 3)
+    True
     """
     parameters: list[torch.Tensor] = []
     states: list[torch.Tensor] = []
-    for thing in gc.get_objects():
-        with contextlib.suppress(Exception):  # one that is not complete
-            if issubclass(type(thing), torch.nn.Module):
-                parameters += [*thing.parameters(), *thing.buffers()]
-            elif issubclass(type(thing), torch.optim.Optimizer):
+    for module_or_optimizer in gc.get_objects():
+        with contextlib.suppress(Exception):  # an object may be incomplete
+            if issubclass(type(module_or_optimizer), torch.nn.Module):
+                parameters += [*module_or_optimizer.parameters(), *module_or_optimizer.buffers()]
+            elif issubclass(type(module_or_optimizer), torch.optim.Optimizer):
                 states += [
-                    tensor for state in thing.state.values() for tensor in _tensors(state.values())
+                    tensor
+                    for state in module_or_optimizer.state.values()
+                    for tensor in _tensors(state.values())
                 ]
     gradients = [tensor.grad for tensor in parameters if tensor.grad is not None]
     seen: set[int] = set()
-    return Held(*(_bytes(group, device, seen) for group in (parameters, gradients, states)))
+    return HeldMemory(*(_bytes(group, device, seen) for group in (parameters, gradients, states)))
 
 
 def explained(error: BaseException, message: str) -> str:
-    """Return the message of a cell's error, with what helps if a GPU is too small or shared.
+    """Return the message of a cell's error, with advice if a GPU is too small or shared.
 
-    PyTorch's error for lack of memory says how much was asked for, how much is free, and what other
-    processes use. This adds what holds the rest, and what to do. NCCL's error for a shared GPU
-    differs between ranks; this one does not, so it is shown once.
+    PyTorch's error for lack of memory states the requested and the free size, and the use of other
+    processes. This function adds the use of this process, and what to do. NCCL's error for a shared
+    GPU differs between ranks; the text here does not, so it is shown once.
+
+    Examples
+    --------
+    >>> explained(ValueError("bad shape"), "bad shape")
+    'bad shape'
+    >>> explained(RuntimeError(), "Duplicate GPU detected : rank 1")[:33]
+    'NCCL refuses two ranks on one GPU'
     """
     if isinstance(error, torch.cuda.OutOfMemoryError):
         holders = ""
-        with contextlib.suppress(Exception):  # the error itself must be shown
+        with contextlib.suppress(Exception):  # the error must be shown even without the explanation
             holders = f" {_holders(message)}"
         return f"{message}{holders} {_ADVICE}"
     return _ONE_GPU_EACH if _SHARED_GPU in message else message
@@ -81,11 +96,11 @@ def _holders(message: str) -> str:
     if torch.cuda.is_available():
         named = _NAMED.search(message)
         device = torch.device("cuda", int(named[1]) if named else torch.cuda.current_device())
-    found = held(device)._asdict()
+    held_bytes = held_memory(device)._asdict()
     if device.type == "cuda":
-        others = torch.cuda.memory_allocated(device) - sum(found.values())
-        found["activations and others"] = max(0, others)
-    parts = [f"{size / _GIB:.2f} GiB {name.replace('_', ' ')}" for name, size in found.items()]
+        others = torch.cuda.memory_allocated(device) - sum(held_bytes.values())
+        held_bytes["activations and others"] = max(0, others)
+    parts = [f"{size / _GIB:.2f} GiB {name.replace('_', ' ')}" for name, size in held_bytes.items()]
     return f"This rank's tensors have {', '.join(parts)}."
 
 
@@ -96,7 +111,7 @@ def _tensors(values: Iterable[object]) -> Iterable[torch.Tensor]:
 def _bytes(tensors: Iterable[torch.Tensor], device: torch.device, seen: set[int]) -> int:
     total = 0
     for whole in tensors:
-        tensor = getattr(whole, "_local_tensor", whole)  # of a DTensor, this rank's part
+        tensor = getattr(whole, "_local_tensor", whole)  # this rank's part of a DTensor
         if tensor.device.type != device.type or (tensor.device.index or 0) != (device.index or 0):
             continue
         storage = tensor.untyped_storage()

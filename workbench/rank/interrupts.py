@@ -1,8 +1,8 @@
-"""Interrupts the code of a cell, and nothing else that the main thread runs.
+"""Interrupts the code of a cell, but no other code of the main thread.
 
-By default ipykernel lets SIGINT raise KeyboardInterrupt whenever it handles a request, and the
-request is lost. The kernel would wait forever for its result. Therefore a
-rank ignores SIGINT while it handles a cell, except during the code of that cell.
+By default SIGINT raises KeyboardInterrupt whenever ipykernel handles a request. The request would
+be lost, and the kernel would wait forever for its result. Therefore a rank ignores SIGINT while it
+handles a cell, except during the code of that cell.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ import torch
 from workbench.wire.rank_messages import InterruptStage
 
 ANY_CELL = -1
-"""The running cell, whatever its number, which a kernel that has attached does not know."""
+"""Stands for the running cell; a kernel that attaches later does not know the cell's number."""
 _RETRY_S = 0.02
 _postponing: set[CodeType] = set()
-_BELOW = ("/workbench/rank/", "/torch/futures/", "/contextlib.py", "/threading.py")
-"""Parts of the file names of what such a function calls, other than code of the user."""
+_NEUTRAL_PATHS = ("/workbench/rank/", "/torch/futures/", "/contextlib.py", "/threading.py")
+"""Parts of the names of files without code of the user that such a function may call."""
 _RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def postpones_interrupts(function: Function) -> Function:
-    """Mark a function that C++ calls where no Python code would run without this package.
+    """Mark a function of this package that C++ calls; interrupts wait until it has returned.
 
-    PyTorch's backward on CPUs raises KeyboardInterrupt when it has returned. In the middle, it
-    would leave a DDP model in a state in which the next forward fails.
+    Without this package, no Python code would run there: PyTorch's backward on CPUs raises
+    KeyboardInterrupt after its return. An interrupt in the middle would leave a DDP model in a
+    state that makes the next forward fail.
     """
     _postponing.add(function.__code__)
     return function
 
 
 def _postpones(frame: FrameType | None) -> bool:
-    """Return whether an interrupt at a frame has to wait for the end of what C++ does.
+    """Return whether an interrupt at a frame has to wait until C++ code has returned.
 
-    That is in a function that `postpones_interrupts`, and at the call of a backward that still
-    runs: in between, code in C++ may call it without a frame of Python.
+    This is true in a function that is marked with `postpones_interrupts`, and at the call of a
+    backward that still runs. C++ code between the two may have no frame of Python.
     """
     while frame is not None:
         code = frame.f_code
@@ -52,17 +53,29 @@ def _postpones(frame: FrameType | None) -> bool:
             return True
         if code is _RUN_BACKWARD:
             return bool(torch._C._current_graph_task_id() >= 0)
-        if not any(part in code.co_filename for part in _BELOW):
+        if not any(part in code.co_filename for part in _NEUTRAL_PATHS):
             return False
         frame = frame.f_back
     return False
 
 
 class Interrupts:
-    """Interrupts the running cell when the kernel asks for it.
+    """Interrupts the running cell at the kernel's request.
 
-    The main thread calls, in this order: `cell_runs` around everything done for a cell, `allowed`
-    around its code, `code_ended` after that, and `end_cell` when its result is ready.
+    The main thread calls, in this order: `cell_runs` around all work for a cell, `allowed` around
+    its code, `code_ended` after the code, and `end_cell` when the result is ready.
+
+    Examples
+    --------
+    >>> interrupts = Interrupts()
+    >>> with interrupts.cell_runs(7):
+    ...     interrupts.interrupt(7)
+    ...     try:
+    ...         with interrupts.allowed():
+    ...             print("not reached")
+    ...     except KeyboardInterrupt:
+    ...         print("interrupted")
+    interrupted
     """
 
     def __init__(self) -> None:
@@ -81,7 +94,7 @@ class Interrupts:
         return self._cell
 
     def interrupt(self, cell: int) -> None:
-        """Raise KeyboardInterrupt in the code of a cell, now or when it begins."""
+        """Raise KeyboardInterrupt in the code of a cell, now or at its beginning."""
         with self._lock:
             if cell == ANY_CELL and self._cell is not None:
                 cell = self._cell
@@ -91,7 +104,7 @@ class Interrupts:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def stage(self) -> tuple[InterruptStage, float]:
-        """Return how far an interrupt of the cell has come, in any thread.
+        """Return the progress of the cell's interrupt; any thread may call this.
 
         Returns
         -------
@@ -116,7 +129,7 @@ class Interrupts:
 
     @contextmanager
     def cell_runs(self, number: int) -> Iterator[None]:
-        """Run a cell in the body, where SIGINT is ignored except in `allowed`."""
+        """Run a cell in the body; SIGINT is ignored there except in `allowed`."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._sent = self._raised = 0
         self._ending = False
@@ -129,18 +142,20 @@ class Interrupts:
 
     @contextmanager
     def allowed(self, *, earlier: bool = True) -> Iterator[None]:
-        """Let an interrupt of the running cell raise KeyboardInterrupt in the body.
+        """Make an interrupt of the running cell raise KeyboardInterrupt in the body.
 
         Parameters
         ----------
         earlier
-            Whether an interrupt that arrived before is raised immediately.
+            Whether to raise an interrupt that has arrived earlier, immediately.
         """
         signal.signal(signal.SIGINT, self._raise)
-        usual, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        usual = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         try:
             with self._lock:
-                self._open, asked = True, earlier and self._asked == self._cell
+                asked = earlier and self._asked == self._cell
+                self._open = True
             if asked:
                 raise KeyboardInterrupt
             yield
@@ -165,7 +180,7 @@ class Interrupts:
         self._cell = None
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGINT as Python does by default, but not where that must be postponed."""
+        """Handle SIGINT as Python does by default, or postpone it if the frame requires that."""
         if _postpones(frame):
             self._repeat()
             return
@@ -174,11 +189,11 @@ class Interrupts:
         signal.default_int_handler(number, frame)
 
     def _unraisable(self, unraisable: Any) -> None:
-        """Repeat an interrupt that was raised in a destructor or a callback, which discards it."""
+        """Repeat an interrupt that a destructor or a callback has discarded."""
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(unraisable)
             return
-        self._repeat()  # after this function, which would discard it too
+        self._repeat()  # a timer raises it later, because this function would discard it too
 
     def _repeat(self) -> None:
         timer = threading.Timer(_RETRY_S, self._send_again)

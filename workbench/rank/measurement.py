@@ -1,4 +1,4 @@
-"""Runs what the kernel measures on the ranks, apart from the names and the state of cells."""
+"""Runs the kernel's measurements on the ranks, isolated from the names and the state of cells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from workbench.rank.backends.neutral import neutral
 
 BUILTINS = dict(vars(builtins))
-"""As they were when the process started."""
+"""The built-in functions at the start of the process, which cells cannot change."""
 
 
 def measure(source: str, names: Mapping[str, Any], show: Callable[[str], None]) -> Any:
@@ -23,13 +23,20 @@ def measure(source: str, names: Mapping[str, Any], show: Callable[[str], None]) 
 
     Parameters
     ----------
+    source
+        Python statements; the last one must be an expression.
     names
-        The variables that it has, besides `torch`, `time`, `math` and `show`.
+        The variables of the measurement, besides `torch`, `time`, `math` and `show`.
     show
         Shows a line of its progress.
+
+    Examples
+    --------
+    >>> measure("math.sqrt(size)", {"size": 9.0}, print)
+    3.0
     """
-    given = {"torch": torch, "time": time, "math": math, "show": show, **names}
-    namespace = {"__builtins__": BUILTINS, "__name__": "workbench.measurement", **given}
+    variables = {"torch": torch, "time": time, "math": math, "show": show, **names}
+    namespace = {"__builtins__": BUILTINS, "__name__": "workbench.measurement", **variables}
     tree = ast.parse(source)
     last = tree.body.pop()
     assert isinstance(last, ast.Expr)
@@ -40,7 +47,7 @@ def measure(source: str, names: Mapping[str, Any], show: Callable[[str], None]) 
 
 @contextmanager
 def _plain_memory() -> Iterator[None]:
-    """Keep PyTorch from filling new memory, as deterministic algorithms do: it takes time."""
+    """Keep PyTorch from filling new memory, as deterministic algorithms do: this takes time."""
     before = torch._C._get_deterministic_fill_uninitialized_memory()
     torch._C._set_deterministic_fill_uninitialized_memory(False)
     try:

@@ -21,35 +21,35 @@ from workbench.rank.window import SendWindow
 from workbench.wire import Message, Outbox
 from workbench.wire.rank_messages import Output, OutputKind, OutputTaken
 
-_MAX_BETWEEN = 1 << 20
-"""Most characters that are kept of what threads write between two cells."""
+_MAX_CHARACTERS_BETWEEN = 1 << 20
+"""Maximum number of characters kept from threads that write between two cells."""
 _LEFT_OUT = "(Later output between the cells is left out.)\n"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-"""A reference to a widget's model, which exists in the rank only."""
+"""MIME type of a reference to a widget's model; the model exists in the rank only."""
 
 
 class OutputChannel:
-    """Sends the output of a rank's cells, in its order.
+    """Sends the output of a rank's cells in its order.
 
-    The outbox's thread joins the writes since its last message. What threads write between
-    two cells is added to the next cell's output. A cell that writes faster than the kernel
-    reads waits, as for a full pipe.
+    The outbox's thread joins the writes since its last message. Output of threads between two
+    cells is added to the next cell's output. A cell that writes faster than the kernel reads has
+    to wait, as it would for a full pipe.
 
     Parameters
     ----------
     outbox
         The connection to the kernel.
     iteration
-        Returns how many iterations the cell has completed, by which output is ordered.
+        Returns the number of iterations that the cell has completed; output is ordered by it.
     world_size
-        Ranks in the cluster.
+        Number of ranks in the cluster.
 
     Attributes
     ----------
     descriptors
-        Where other code than Python's streams writes; what it has written is sent first.
+        Output of code that bypasses Python's streams; its earlier text is sent first.
     areas
-        What the rank's ``ipywidgets.Output`` contain.
+        Contents of the rank's ``ipywidgets.Output`` widgets.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class OutputChannel:
         self.descriptors: Descriptors | None = None
         self.areas = OutputAreas(self.show, lambda: self.open)
         self._lock = threading.RLock()
-        """Reentrant, since a signal handler of the user may print."""
+        """Reentrant, because a signal handler of the user may print."""
         self._pending: list[tuple[OutputKind, int, str]] = []
         self._putting = False
         self._between = 0
@@ -75,13 +75,13 @@ class OutputChannel:
         return self._cell is not None
 
     def move(self, outbox: Outbox, world_size: int) -> None:
-        """Use another outbox from now on, and another number of ranks."""
+        """Use another outbox and another number of ranks from now on."""
         with self._lock:
             self._outbox = outbox
             self._window.resize(world_size)
 
     def begin(self, cell: int) -> None:
-        """Send the output from now on as that of `cell`."""
+        """Attribute the output from now on to `cell`."""
         with self._lock:
             self._cell = cell
             self._between = 0
@@ -99,7 +99,7 @@ class OutputChannel:
             self._cell = None
 
     def stop_waiting(self) -> None:
-        """Let writers no longer wait for the kernel, since the cell's code has ended."""
+        """Release blocked writers once the cell's code has ended."""
         self._window.end()
 
     def receive(self, message: Message) -> bool:
@@ -111,7 +111,7 @@ class OutputChannel:
         return True
 
     def write(self, kind: OutputKind, text: str) -> None:
-        """Send text or, as JSON, a display, after what was written to the descriptors before."""
+        """Send text, or a display as JSON, after earlier output to the descriptors."""
         with self._lock:
             nested = self._putting  # in a signal handler
             self._putting = True
@@ -125,7 +125,7 @@ class OutputChannel:
             self._wait_for_kernel()
 
     def forward(self, ahead: bool = False) -> None:
-        """Send what was written to the descriptors; for `ahead` see `Descriptors.read`."""
+        """Send output to the descriptors; for `ahead` see `Descriptors.read`."""
         with self._lock:
             self._putting = True
             try:
@@ -143,14 +143,14 @@ class OutputChannel:
         *,
         update: bool = False,
     ) -> None:
-        """Send a display, as a MIME bundle and its metadata; of a widget, only its text.
+        """Send a display as a MIME bundle and its metadata; for a widget, send only its text.
 
         Parameters
         ----------
         display_id
-            By which a later display of this cell can replace it.
+            Identifies the display, so that a later display of this cell can replace it.
         update
-            Whether it replaces the display of that id.
+            Whether to replace the display with this id.
         """
         if not data:  # the object has displayed itself, or could not be displayed
             return
@@ -161,11 +161,11 @@ class OutputChannel:
             data = {"text/plain": f"{text}\n(Shown as text: widgets are not supported in a rank.)"}
         content = {"data": _plain(data), "metadata": _plain(metadata)}
         if display_id is not None:
-            # numbered, because ids are random: ranks that do the same send the same
+            # ids are random; with numbers instead, ranks that do the same send equal messages
             with self._lock:  # threads of the cell may display at the same time
                 number = self._displays.setdefault(display_id, len(self._displays) + 1)
             content = {"id": number, "update": update} | content
-        # not as ASCII, in which a lone surrogate would reach the notebook
+        # ASCII would escape a lone surrogate, which would then reach the notebook
         self.write("display", json.dumps(content, ensure_ascii=False))
 
     def clear(self, *, wait: bool) -> None:
@@ -183,11 +183,12 @@ class OutputChannel:
 
     def _put(self, kind: OutputKind, text: str) -> None:
         if self._cell is None:
-            if self._between > _MAX_BETWEEN:
+            if self._between > _MAX_CHARACTERS_BETWEEN:
                 return
             self._between += len(text)
-            if self._between > _MAX_BETWEEN:
-                kind, text = "stderr", _LEFT_OUT
+            if self._between > _MAX_CHARACTERS_BETWEEN:
+                kind = "stderr"
+                text = _LEFT_OUT
         first = not self._pending  # before a signal handler may add to it
         self._pending.append((kind, self._iteration(), text))
         self._window.write(len(text))
@@ -195,29 +196,33 @@ class OutputChannel:
             self._outbox.send_later(self._take)
 
     def _take(self) -> list[Message]:
-        """Return what is pending; the outbox's thread calls this once per request."""
+        """Return the pending output; the outbox's thread calls this once per request."""
         with self._lock:
             return self._messages()
 
     def _messages(self) -> list[Message]:
-        """Return what is pending, joined by stream and iteration."""
+        """Return the pending output, joined by stream and iteration."""
         messages: list[Message] = []
         if self._cell is None:
             return messages
-        pending, self._pending = self._pending, []
+        pending = self._pending
+        self._pending = []
         segments: list[tuple[OutputKind, int, str]] = []
         size = left = self._window.chunk
-        for (kind, iteration), pieces in itertools.groupby(pending, key=lambda one: one[:2]):
+        for (kind, iteration), pieces in itertools.groupby(
+            pending, key=lambda segment: segment[:2]
+        ):
             texts = [text for *_, text in pieces]
             if kind != "display":
                 joined = "".join(texts)
-                texts = [joined[at : at + size] for at in range(0, len(joined), size)]
+                texts = [joined[offset : offset + size] for offset in range(0, len(joined), size)]
             for text in texts:
                 segments.append((kind, iteration, text))
                 left -= len(text)
                 if left <= 0:
                     messages.append(self._message(self._cell, segments))
-                    segments, left = [], size
+                    segments = []
+                    left = size
         if segments:
             messages.append(self._message(self._cell, segments))
         return messages
@@ -270,10 +275,10 @@ class CellStream(io.TextIOBase):
     channel
         Sends the output.
     descriptor
-        Descriptor to which a forked child writes, since it does not have our threads. The child
-        writes complete lines, so that lines of several children do not divide each other.
+        A forked child writes to this descriptor, because it does not have the rank's threads. The
+        child writes complete lines, so that lines of several children do not divide each other.
     engine
-        The stream that this one replaces.
+        The engine's stream, which this stream replaces.
     """
 
     encoding = "utf-8"
@@ -288,14 +293,14 @@ class CellStream(io.TextIOBase):
         self._descriptor = descriptor
         self._fork_count = _forks.value
         self._line = ""
-        """What a forked child has not written yet, because the line is unfinished."""
+        """The unfinished line of a forked child, which it has not written yet."""
 
     def writable(self) -> bool:
         """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor of the stream, whose output is shown too."""
+        """Return the descriptor of the stream; output to the descriptor is shown too."""
         return self._descriptor
 
     def write(self, text: str) -> int:
@@ -334,7 +339,7 @@ class CellStream(io.TextIOBase):
 class CellDisplays(ZMQDisplayPublisher):
     """Replaces the shell's display publisher while a cell runs.
 
-    It has all attributes of the one that ipykernel gives a shell, since libraries use them.
+    It has all attributes of ipykernel's publisher, because libraries use them.
 
     Parameters
     ----------
@@ -367,16 +372,17 @@ class CellDisplays(ZMQDisplayPublisher):
             content = hooked["content"]
         display_id = (content.get("transient") or {}).get("display_id")
         areas = self._channel.areas
-        area, shown = areas.current(), content["data"]
+        area = areas.current()
+        shown = content["data"]
         if area is not None and areas.add(area, shown, display_id, update=update):
             return
         if not is_blank(shown):  # an empty line of rich
             self._channel.show(shown, content["metadata"], display_id, update=update)
 
     def clear_output(self, wait: bool = False) -> None:
-        """Remove this rank's earlier output of the cell; that of other ranks stays.
+        """Remove this rank's earlier output of the cell; output of other ranks stays.
 
-        In an ``ipywidgets.Output``, remove only what that contains.
+        In an ``ipywidgets.Output``, remove only its contents.
         """
         if self._hooks and self._hooked("clear_output", {"wait": wait}) is None:
             return
@@ -387,7 +393,7 @@ class CellDisplays(ZMQDisplayPublisher):
             self._channel.areas.clear(area, wait=bool(wait))
 
     def _hooked(self, kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what `register_hook` has made of a message; None if a hook has taken it."""
+        """Pass a message through the registered hooks; return None if a hook has consumed it."""
         message: dict[str, Any] | None = self.session.msg(kind, content, self.parent_header)
         for hook in self._hooks:
             message = hook(message)
@@ -412,12 +418,13 @@ class Capture:
 
     @contextmanager
     def __call__(self, cell: int) -> Iterator[None]:
-        """Send what is printed and shown in the body as the output of `cell`."""
+        """Send the printed and shown output of the body as the output of `cell`."""
         shell = self._shell
         displays = shell.display_pub
         self.channel.begin(cell)
         self.channel.areas.begin_cell()
-        sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
+        sys.stdout = self._streams["stdout"]
+        sys.stderr = self._streams["stderr"]
         shell.display_pub = self._displays
         self._descriptors.redirect()
         try:
@@ -429,6 +436,7 @@ class Capture:
             self._descriptors.restore()
             self.channel.forward()
             # the cell may have replaced them; threads of the user continue to print to them
-            sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
+            sys.stdout = self._streams["stdout"]
+            sys.stderr = self._streams["stderr"]
             shell.display_pub = displays
             self.channel.end()

@@ -15,10 +15,10 @@ _CELL_PATH = re.compile(rf"\S*{re.escape(CELL_FILE)}\S*")
 
 
 def _print_page(shell: object, text: Any, *_: object, **__: object) -> None:  # noqa: ARG001
-    """Print what IPython's pager would show, such as the result of ``name?``.
+    """Print a page that IPython's pager would show, such as the result of ``name?``.
 
-    The kernel merges the output of ranks: what is equal appears once, and differences with their
-    ranks.
+    The kernel merges the output of ranks: equal text appears once, and differing text appears with
+    its ranks.
     """
     page = text.get("text/plain", "") if isinstance(text, dict) else str(text)
     page = _CELL_PATH.sub("a cell", page)  # its name differs between ranks
@@ -27,7 +27,7 @@ def _print_page(shell: object, text: Any, *_: object, **__: object) -> None:  # 
 
 @contextmanager
 def pages_printed(shell: Any) -> Iterator[None]:
-    """Print the pages of the shell in the body."""
+    """Print the pages of the shell while the body runs."""
     pager = shell.hooks.show_in_pager
     shell.hooks.show_in_pager = MethodType(_print_page, shell)
     try:

@@ -18,8 +18,8 @@ _RECURSIONS = 500
 """Lowest usable recursion limit: the code of a cell begins at a depth of about 60 frames."""
 _OPEN_FILES = 256
 _RESERVE_BYTES = 64 << 20
-"""For a few threads, whose stacks have 8 MB each by default, and for the text of an error."""
-_LEAST_RESERVE_BYTES = 8 << 20
+"""Space for a few threads, with stacks of 8 MB by default, and for the text of an error."""
+_MIN_RESERVE_BYTES = 8 << 20
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 _NO_ACCESS = 0
 """PROT_NONE, which Python does not define: such memory uses addresses only."""
@@ -28,7 +28,7 @@ _CALLABLES = {name: value for name, value in vars(builtins).items() if callable(
 
 
 class ProcessState:
-    """Saves the settings of the process, and restores those that are unusable.
+    """Saves the settings of the process, and restores settings that became unusable.
 
     Attributes
     ----------
@@ -74,10 +74,17 @@ class ProcessState:
 
 
 class AddressReserve:
-    """Address space that cells leave to us.
+    """Address space that is reserved for this package while a cell runs.
 
-    Without it, a cell that has used all that ``RLIMIT_AS`` allows leaves none for its error and
-    for the threads of another ring, so that no cell could run that would free memory.
+    A cell can use all address space that ``RLIMIT_AS`` allows. Without the reserve, no space
+    would be left for its error and for the threads of another ring. Then no later cell could run
+    and free memory.
+
+    Examples
+    --------
+    >>> reserve = AddressReserve()
+    >>> reserve.take()
+    >>> reserve.release()
     """
 
     def __init__(self) -> None:
@@ -86,21 +93,23 @@ class AddressReserve:
     def take(self) -> None:
         """Reserve the space, before a cell; less of it, or nothing, if there is not enough."""
         size = _RESERVE_BYTES
-        while self._mapped is None and size >= _LEAST_RESERVE_BYTES:
+        while self._mapped is None and size >= _MIN_RESERVE_BYTES:
             with contextlib.suppress(OSError, MemoryError):
                 self._mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | _NORESERVE, _NO_ACCESS)
             size //= 2
 
     def release(self) -> None:
         """Make the space available until the next cell; in any thread."""
-        mapped, self._mapped = self._mapped, None
+        mapped = self._mapped
+        self._mapped = None
         if mapped is not None:
             mapped.close()
 
     def shortage(self, left_bytes: int = _RESERVE_BYTES) -> str:
-        """Return how much is used if at most `left_bytes` of the limit are left; else nothing."""
+        """Describe the use if at most `left_bytes` of the limit are left; else return ""."""
         try:
-            limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _address_space()
+            limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+            used = _address_space()
             if not 0 <= limit < used + left_bytes:
                 return ""
             return (
@@ -112,7 +121,7 @@ class AddressReserve:
 
     @contextmanager
     def released(self, purpose: str) -> Iterator[None]:
-        """Release the space, and name the limit if the body fails because of it.
+        """Release the space, and name the limit if the body fails near it.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""Profiles some iterations of a running cell with PyTorch's profiler, when the kernel asks for it.
+"""Profiles iterations of a running cell with PyTorch's profiler at the kernel's request.
 
-The profiler only records the thread that starts it. So the training thread starts and stops it,
-at the ends of iterations. Another thread writes and compresses the trace.
+The profiler records only the thread that starts it. Therefore the training thread starts and
+stops it, at the ends of iterations. Another thread writes and compresses the trace.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from workbench.wire.transfer_messages import Chunk, DropTransfer, GetChunk
 from workbench.wire.values import Payload
 
 MAX_MEMORY_BYTES = 512_000_000
-"""A profile ends when the rank's memory has grown by this, with CUPTI's buffers on a GPU; earlier
-if the ranks of the VM together need a quarter of what it has free. A small model on a CPU needs
-0.2 GB per second, whose trace has 13 MB."""
+"""A profile ends when the rank's memory, with CUPTI's buffers on a GPU, has grown by this size. It
+ends earlier if the ranks of the VM together need a quarter of its free memory. A small model on a
+CPU needs 0.2 GB per second, and one second has a trace of 13 MB."""
 _SHARE = 4
 MAX_BYTES = 128_000_000
-"""Most bytes of a compressed trace."""
+"""Maximum size of a compressed trace."""
 _WARM_UP = 2
 """Iterations of a cell before a profile: the first ones are slower than the others."""
 _OTHER_PROFILER = "The cell uses PyTorch's profiler, of which only one can run at a time."
@@ -45,19 +45,18 @@ _OPEN_BLOCK = (
 class Profiler:
     """Answers a `ProfileRequest`, for the running cell or the next one that trains.
 
-    Without a request, this costs an iteration one call and one comparison.
+    Without a request, an iteration costs one more call and one comparison.
 
-    A ``record_function`` that is open when a profile ends must not be closed in another one:
-    PyTorch would write to memory that it has freed. So no profile begins in the iteration in which
-    one has ended, and none in a cell in which such a block of the user was open.
+    A ``record_function`` that is open at the end of a profile must not be closed during another
+    profile: PyTorch would write to memory that it has freed. Therefore no profile begins in the
+    iteration that ended one, or in a cell that had such an open block of the user.
     """
 
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         self._recorder = recorder
         self._send = send
         self._lock = threading.Lock()
-        """Held for moments only: the control thread must not wait while PyTorch's profiler stops.
-        """
+        """Held only briefly: the control thread must not wait while PyTorch's profiler stops."""
         self._changing = False
         """Whether a thread starts or stops PyTorch's profiler."""
         self._request: ProfileRequest | None = None
@@ -68,13 +67,13 @@ class Profiler:
         self._payload: Payload | None = None
         self._cell = self._first = self._memory_bytes = self._most_memory_bytes = 0
         self._open_in = -1
-        """The cell in which a block of the user was open at the end of a profile."""
+        """The cell that had an open block of the user at the end of a profile."""
         self._cancelled = False
 
     # in the thread of the control channel
 
     def receive(self, message: Message) -> bool:
-        """Handle a message of a profile; return whether it is one."""
+        """Handle a message about a profile; return whether the message is one."""
         match message:
             case ProfileRequest():
                 self._ask(message)
@@ -93,15 +92,18 @@ class Profiler:
         return True
 
     def _is_own(self, number: int) -> bool:
-        request, ended = self._request, self._ended
-        numbers = {one.profile for one in (request, ended) if one is not None}
+        request = self._request
+        ended = self._ended
+        numbers = {message.profile for message in (request, ended) if message is not None}
         return number in numbers
 
     def _ask(self, request: ProfileRequest) -> None:
         with self._lock:
             is_free = self._torch is None and not self._changing and not self._writing
             if is_free:
-                self._request, self._payload, self._ended = request, None, None
+                self._request = request
+                self._payload = None
+                self._ended = None
                 self._cancelled = False
                 self._recorder.at_iteration = self._iteration_ended
         if not is_free:
@@ -111,11 +113,16 @@ class Profiler:
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[tuple[ProfileRequest | None, TorchProfiler | None]]:
-        """Let the body alone start or stop PyTorch's profiler, without the lock.
+        """Give the body the exclusive right to start or stop PyTorch's profiler.
 
-        An interrupt is raised after the body: halfway, it would leave that profiler running. Any
-        other exception of the body ends the profile.
-        Yields the request, and the profiler that runs; no request if another thread changes it.
+        The lock is not held in the body. An interrupt is raised after the body, because it would
+        leave the profiler running halfway. Any other exception of the body ends the profile.
+
+        Yields
+        ------
+        tuple
+            The request and the running profiler. The request is None if another thread starts or
+            stops the profiler.
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
@@ -135,7 +142,7 @@ class Profiler:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a pending signal raises here
 
     def _iteration_ended(self) -> None:
-        """Start or stop at the end of an iteration, if it is time to."""
+        """Start or stop a profile at the end of an iteration if one is due."""
         with self._change() as (request, running):
             if request is None:
                 # the writer takes time of the training too, so its iterations are marked
@@ -161,7 +168,8 @@ class Profiler:
         if records.cell == self._open_in:
             self._refuse(request, f"The cell {_OPEN_BLOCK} Profile another cell.")
             return
-        self._cell, self._first = records.cell, records.iterations
+        self._cell = records.cell
+        self._first = records.iterations
         self._memory_bytes = _memory_bytes()
         available = psutil.virtual_memory().available
         self._most_memory_bytes = min(MAX_MEMORY_BYTES, available // (_SHARE * _ranks_here()))
@@ -205,7 +213,7 @@ class Profiler:
         return start
 
     def _give_way(self) -> None:
-        """End the profile, because the cell starts its own profiler, which would break it."""
+        """End the profile before the cell starts its own profiler, which would break it."""
         with self._change() as (request, running):
             if request and running is not None and running.thread == threading.get_ident():
                 self._end(request, running, f"{_OTHER_PROFILER} It ended when that one began.")
@@ -216,7 +224,7 @@ class Profiler:
             self._recorder.at_iteration = self._iteration_ended
 
     def end_cell(self) -> None:
-        """End the profile of a cell; one that has not begun waits for the next cell."""
+        """End the cell's profile; a profile that has not begun waits for the next cell."""
         with self._change() as (request, running):
             self._recorder.at_iteration = None
             self._recorder.profiling = False
@@ -224,7 +232,7 @@ class Profiler:
                 self._end(request, running, "The cell ended before the profile.")
 
     def _end(self, request: ProfileRequest, running: TorchProfiler, note: str) -> None:
-        """Stop PyTorch's profiler, and report what it has recorded; raise nothing."""
+        """Stop PyTorch's profiler and report its recording; raise nothing."""
         self._torch = None
         try:
             try:
@@ -236,7 +244,7 @@ class Profiler:
             self._refuse(request, f"PyTorch's profiler has failed: {error}")
 
     def _keep(self, request: ProfileRequest, ran: TorchProfiler, result: Any, note: str) -> None:
-        """Have the trace written and reported by a thread."""
+        """Start a thread that writes and reports the trace."""
         last = max(self._first, self._recorder.records.iterations - 1)
         ended = ProfileEnded(
             request.profile, self._cell, 0, self._first, last, ran.began_ns, ran.ended_ns,
@@ -246,7 +254,9 @@ class Profiler:
             target=self._write, args=(ended, result), name="workbench-profile", daemon=True
         )
         with self._lock:
-            self._ended, self._request, self._writing = ended, None, True
+            self._ended = ended
+            self._request = None
+            self._writing = True
         try:
             writer.start()
         except RuntimeError:
@@ -257,7 +267,8 @@ class Profiler:
         """End the profile after an error; raise nothing."""
         if request is None:
             return
-        running, self._torch = self._torch, None
+        running = self._torch
+        self._torch = None
         with contextlib.suppress(Exception):
             if running is not None:
                 running.stop()
@@ -267,7 +278,8 @@ class Profiler:
             self._refuse(request, f"PyTorch's profiler has failed: {error}")
 
     def _refuse(self, request: ProfileRequest, note: str) -> None:
-        self._request, self._recorder.at_iteration = None, None
+        self._request = None
+        self._recorder.at_iteration = None
         self._recorder.profiling = False
         self._send(_nothing(request.profile, self._cell, note))
 
@@ -279,13 +291,14 @@ class Profiler:
             if is_open:
                 self._open_in = ended.cell
         except Exception as error:  # noqa: BLE001 - the kernel waits for an answer
-            data, why = b"", f"its trace cannot be written ({error})"
+            data = b""
+            reason = f"its trace cannot be written ({error})"
         else:
             size, most = (f"{count / 1e6:.0f} MB" for count in (len(data), MAX_BYTES))
             too_large = f"its trace has {size}, and at most {most} are sent"
-            why = too_large if len(data) > MAX_BYTES else ""
-        if why:
-            ended = replace(ended, note=f"{ended.note} There are no events: {why}.".lstrip())
+            reason = too_large if len(data) > MAX_BYTES else ""
+        if reason:
+            ended = replace(ended, note=f"{ended.note} There are no events: {reason}.".lstrip())
         else:
             ended = replace(ended, size_bytes=len(data))
         with self._lock:
@@ -303,8 +316,8 @@ def _nothing(profile: int, cell: int, note: str) -> ProfileEnded:
 
 def _ranks_here() -> int:
     """Return how many ranks this VM has; 1 if that is unknown."""
-    known = (os.environ.get(name) for name in ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE"))
-    return max([1, *(int(text) for text in known if text and text.isdecimal())])
+    counts = (os.environ.get(name) for name in ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE"))
+    return max([1, *(int(text) for text in counts if text and text.isdecimal())])
 
 
 def _memory_bytes() -> int:

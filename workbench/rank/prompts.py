@@ -1,4 +1,4 @@
-"""Lets a cell ask the user of the notebook: ``input()``, ``getpass()`` and the debugger."""
+"""Prompts of a cell for the notebook's user: ``input()``, ``getpass()`` and the debugger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class InputRefused(RuntimeError):
-    """A cell asks for input where nobody can be asked."""
+    """A cell has asked for input that no user can give."""
 
     def _render_traceback_(self) -> list[str]:
         """Return no traceback."""
@@ -29,11 +29,11 @@ class InputRefused(RuntimeError):
 
 
 _SIGNALS_S = 0.2
-"""How often a thread that waits for a reply looks for an interrupt."""
+"""Interval at which a thread that waits for a reply checks for an interrupt."""
 
 
-class _Waiting:
-    """A request whose reply has not arrived."""
+class _PendingPrompt:
+    """A request that has no reply yet."""
 
     def __init__(self, kind: PromptKind) -> None:
         self.kind = kind
@@ -42,34 +42,34 @@ class _Waiting:
     def wait(self) -> InputReply:
         """Return the reply once it arrives; an interrupt may come at any point.
 
-        The queue is written in C: unlike a `threading.Event`, an interrupt leaves no lock of it
-        locked, for which the thread that receives replies would wait. A signal that arrives
-        just before the thread sleeps does not wake it, so the thread never sleeps for long.
+        The queue is written in C. An interrupt of a `threading.Event` could leave its lock
+        locked, and block the thread that receives replies; the queue has no such lock. A signal
+        that arrives just before the thread sleeps does not wake it, so each sleep is short.
         """
         while True:
             with suppress(Empty):
                 return self.replies.get(timeout=_SIGNALS_S)
 
 
-class Prompts:
+class RankPrompts:
     """Asks the kernel for input, and waits for the reply in the thread that asks.
 
     Parameters
     ----------
     send
-        Sends a message to the kernel, after the output that was written before.
+        Sends a message to the kernel, after all earlier output.
     interrupts
-        Knows which cell runs.
+        Holds the number of the running cell.
     """
 
     def __init__(self, send: Callable[[Message], None], interrupts: Interrupts) -> None:
         self._send = send
         self._interrupts = interrupts
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingPrompt] = {}
         self._lock = threading.Lock()
         self._installed = False
-        """Whether a cell may ask; with `_lock`, so that no request is made after its end."""
+        """Whether a cell may ask; guarded by `_lock`, so that none asks after its end."""
         self._process = os.getpid()
         self._interrupted = False
         self._debugger: type[RankDebugger] | None = None
@@ -78,8 +78,8 @@ class Prompts:
 
     @property
     def waiting(self) -> PromptKind | None:
-        """What asks for input now, in any thread; None where nothing does."""
-        return next((one.kind for one in list(self._waiting.values())), None)
+        """Kind of a prompt that waits for input now, in any thread; None without one."""
+        return next((request.kind for request in list(self._waiting.values())), None)
 
     def ask(self, prompt: object = "", kind: PromptKind = "input") -> str:
         """Return the line that the user types.
@@ -87,7 +87,7 @@ class Prompts:
         Raises
         ------
         InputRefused
-            Nobody can be asked, for example because the front end has no input.
+            No user can answer, for example because the front end has no input.
         EOFError
             The user ended the input, or the cell ends.
         KeyboardInterrupt
@@ -98,7 +98,8 @@ class Prompts:
                 f"{_call(kind)}: not possible in a process that the cell has started, such as a "
                 "DataLoader's worker. Use num_workers=0, or ask in the rank itself."
             )
-        number, waiting = next(self._numbers), _Waiting(kind)
+        number = next(self._numbers)
+        waiting = _PendingPrompt(kind)
         try:
             with self._lock:
                 cell = self._interrupts.cell
@@ -129,7 +130,7 @@ class Prompts:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let ``input()``, ``getpass()`` and the debugger ask the user in the body."""
+        """Make ``input()``, ``getpass()`` and the debugger ask the user while the body runs."""
         import getpass
         import pdb
 

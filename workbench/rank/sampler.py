@@ -1,6 +1,6 @@
-"""Samples the Python line at which the main thread is while an iteration is in no phase.
+"""Samples the main thread's Python line while an iteration is in no phase.
 
-A thread does it, only while asked, so that the control thread can go on answering.
+A separate thread samples on request, so that the control thread can answer other requests.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from workbench.wire.sample_messages import NO_CELL, LineSamples, LineSamplesRequ
 
 _INTERVAL_S = 0.005
 _SHARE = 1 / 2000
-"""A longer cell is sampled less often: after this share of its duration so far."""
+"""The interval grows with the cell: it is at least this share of the cell's duration so far."""
 _WIDTH = 80
-"""Most characters of a line's text."""
-_MAX = 100
-"""Most lines that are sent."""
+"""Maximum characters of a line's text."""
+_MAX_LINES = 100
+"""Maximum number of lines in a message."""
 _LOADER = dataloader.__file__
 _OWN = str(Path(__file__).parents[1]) + os.sep
 _COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
-class _Line(NamedTuple):
+class _SourceLine(NamedTuple):
     file: str
     function: str
     line: int
 
 
-class Sampler:
+class LineSampler:
     """Answers a `LineSamplesRequest` with the `LineSamples` of the running cell.
 
-    If none runs, it confirms the request, and sends those of the next cell when that ends.
+    Without a running cell, it confirms the request, and sends the samples of the next cell at the
+    end of that cell.
     """
 
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
@@ -55,7 +56,7 @@ class Sampler:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        """The control thread may start to sample while the main thread ends the cell."""
+        """Guards `_thread`: the control thread starts it, and the main thread ends it."""
 
     def ask(self, request: LineSamplesRequest, cell: int | None) -> None:
         """Sample the running cell, or the next one; in the control thread."""
@@ -66,7 +67,7 @@ class Sampler:
             self._start(cell, request.seconds)
 
     def begin_cell(self, cell: int) -> None:
-        """Start to sample a cell, if that was requested."""
+        """Start to sample a cell if a request waits for it."""
         if self._next_cell:
             self._next_cell = False
             self._start(cell, math.inf)
@@ -74,7 +75,8 @@ class Sampler:
     def end_cell(self) -> None:
         """Send the samples of the cell before it ends."""
         with self._starting:
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = None
             self._stop.set()
         if thread is not None and thread.is_alive():  # it may have had no memory to start
             thread.join()
@@ -94,9 +96,11 @@ class Sampler:
 
     def _run(self, cell: int, seconds: float, stop: threading.Event) -> None:
         loop = self._recorder.loop
-        spent: Counter[_Line] = Counter()
-        latest: Counter[_Line] = Counter()  # since the latest step
-        steps, began, last = loop.steps, perf_counter(), perf_counter()
+        spent: Counter[_SourceLine] = Counter()
+        latest: Counter[_SourceLine] = Counter()  # since the latest step
+        steps = loop.steps
+        began = perf_counter()
+        last = perf_counter()
         while last - began < seconds:
             stopped = stop.wait(max(_INTERVAL_S, (last - began) * _SHARE))
             if loop.steps != steps:
@@ -105,7 +109,7 @@ class Sampler:
                 steps = loop.steps
                 latest.clear()
             if stopped:
-                break  # what follows the last step is in no iteration
+                break  # the time after the last step is in no iteration
             now = perf_counter()
             line = _line() if loop.clock.in_no_phase else None
             if line is not None:
@@ -113,44 +117,45 @@ class Sampler:
             last = now
         else:
             spent.update(latest if steps else ())
-        most = spent.most_common(_MAX)
+        most = spent.most_common(_MAX_LINES)
         self._send(
             LineSamples(cell, tuple(_text(line) for line, _ in most), tuple(s for _, s in most))
         )
 
 
-def _line() -> _Line | None:
+def _line() -> _SourceLine | None:
     """Return the innermost line of the user's code in the main thread; None in a DataLoader."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    found: TracebackFrame | None = None
+    user_frame: TracebackFrame | None = None
     while frame is not None:
-        code, one = frame.f_code, TracebackFrame(frame, frame.f_lineno, 0)
+        code = frame.f_code
+        candidate = TracebackFrame(frame, frame.f_lineno, 0)
         if code.co_name == "__next__" and code.co_filename == _LOADER:
             return None
-        if found is None and _is_of_user(one):
-            found = one
+        if user_frame is None and _is_of_user(candidate):
+            user_frame = candidate
         frame = frame.f_back
-    if found is None:
+    if user_frame is None:
         return None
-    return _Line(found.file, found.frame.f_code.co_name, found.line)
+    return _SourceLine(user_frame.file, user_frame.frame.f_code.co_name, user_frame.line)
 
 
-def _is_of_user(one: TracebackFrame) -> bool:
-    if one.frame.f_code.co_name in _COMPREHENSIONS:
-        return False  # the line that contains it
-    return one.in_cell or not (one.in_library or one.file.startswith(_OWN))
+def _is_of_user(candidate: TracebackFrame) -> bool:
+    if candidate.frame.f_code.co_name in _COMPREHENSIONS:
+        return False  # the caller's frame has the line that contains the comprehension
+    return candidate.in_cell or not (candidate.in_library or candidate.file.startswith(_OWN))
 
 
-def _text(line: _Line) -> str:
-    """Return a description of a line, with its text."""
+def _text(line: _SourceLine) -> str:
+    """Return a description of a line with its source text."""
     where = line.file
     if CELL_FILE in where:
         where = "the cell"
     else:
-        with contextlib.suppress(OSError, ValueError):  # the working directory is gone
+        with contextlib.suppress(OSError, ValueError):  # the working directory was removed
             where = os.path.relpath(where)
-    place = f"line {line.line} of {where}"
+    location = f"line {line.line} of {where}"
     if line.function != "<module>":
-        place += f" in {line.function}()"
+        location += f" in {line.function}()"
     source = linecache.getline(line.file, line.line).strip()
-    return f"{place}: {source[:_WIDTH]}" if source else place
+    return f"{location}: {source[:_WIDTH]}" if source else location

@@ -1,7 +1,8 @@
-"""Adapts libraries that find out how a script was started: the ranks are its processes.
+"""Adapts libraries that detect how a script was started: the ranks are its processes.
 
-Lightning and accelerate start processes of their own in a notebook, or start a script again. In a
-rank they would wait forever for each other, so that they are refused with what to do instead.
+Lightning and accelerate start their own processes in a notebook, or start a script again. In a
+rank these processes would wait forever for each other. Therefore the start is refused, with
+instructions.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LIGHTNING = tuple(
 
 
 def install(backend: str) -> None:
-    """Make this process look like one of a script, and refuse to start others.
+    """Make this process look like a process of a script, and refuse to start others.
 
     Parameters
     ----------
@@ -58,19 +59,19 @@ def _refuse_scripts(refuse: Callable[[str], NoReturn], module: ModuleType) -> No
     launcher._call_children_scripts = call_children_scripts
 
 
-def _refuse(backend: str, what: str) -> NoReturn:
+def _refuse(backend: str, attempt: str) -> NoReturn:
     if backend == "ddp":
         local, vms = (os.environ.get(f"{name}_WORLD_SIZE", "1") for name in ("LOCAL", "GROUP"))
         nodes = f", num_nodes={vms}" if vms != "1" else ""
-        cure = f"Use Trainer(strategy='ddp', devices={local}{nodes})"
+        fix = f"Use Trainer(strategy='ddp', devices={local}{nodes})"
     else:
-        cure = (
+        fix = (
             "This cluster connects its ranks with Horovod, which Lightning cannot use. Start one "
             "with %cluster start --backend ddp, and use Trainer(strategy='ddp') there"
         )
     raise RuntimeError(
-        f"{what}: not possible in a rank, because the ranks of the cluster are the processes of "
-        f"the training. {cure}."
+        f"{attempt}: not possible in a rank, because the ranks of the cluster are the processes of "
+        f"the training. {fix}."
     )
 
 

@@ -8,6 +8,7 @@ each cell. After a failure, `shutdown_ring` and `init_ring` form another ring.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -32,7 +33,7 @@ from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import ProcessState
 from workbench.rank.profiler import Profiler
-from workbench.rank.prompts import Prompts
+from workbench.rank.prompts import RankPrompts
 from workbench.rank.recording.communication_threads import CommunicationThreads
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import Recorded
@@ -40,12 +41,14 @@ from workbench.rank.recording.loader_hooks import LoaderHooks, named
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.recording.sender import RecordChannel
 from workbench.rank.recording.torch_hooks import TorchHooks
-from workbench.rank.sampler import Sampler
+from workbench.rank.sampler import LineSampler
 from workbench.rank.transfers import Transfers
 from workbench.resources.process_registry import register_rank
 from workbench.wire import Address, Message, Outbox
 from workbench.wire.cell_cost import CellCost
 from workbench.wire.rank_messages import AbortInit, CellEnded, RankGreeting, ReleaseRanks, RingCheck
+
+_log = logging.getLogger(__name__)
 
 
 class Session:
@@ -75,7 +78,7 @@ class Session:
         console_bars.install()
         script_launchers.install(backend)
         self._interrupts = Interrupts()
-        self._prompts = Prompts(self.send, self._interrupts)
+        self._prompts = RankPrompts(self.send, self._interrupts)
         self._state = ProcessState()
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
@@ -92,7 +95,7 @@ class Session:
         self._names: dict[str, Any] = {}
         """Variables that every cell has."""
         self._collectives = CellCollectives(self.backend, self.recorder)
-        self._sampler = Sampler(self.recorder, self.send)
+        self._sampler = LineSampler(self.recorder, self.send)
         self._profiler = Profiler(self.recorder, self.send)
         self._control = Control(
             self.send,
@@ -119,6 +122,7 @@ class Session:
         self._outbox.close()
         self._outbox = self._connect(control, timings, world_size)
         self._capture.channel.move(self._outbox, world_size)
+        _log.debug("continues as rank %d of %d", control.rank, world_size)
 
     def _deliver(self, recorded: Recorded) -> None:
         if self._records is not None:
@@ -143,7 +147,7 @@ class Session:
         return Outbox(control, self._receive, name="control")
 
     def record(self, on: bool) -> None:
-        """Install all hooks and start the sender, or remove and stop them, if that is a change."""
+        """Turn recording on or off: install all hooks and start the sender, or undo both."""
         if on == self.recorder.on:
             return
         if on:
@@ -155,6 +159,7 @@ class Session:
             except BaseException:
                 self.record(on=False)
                 raise
+            _log.debug("recording is on")
             return
         for hooks in reversed(self.hooks):
             hooks.remove()
@@ -162,11 +167,12 @@ class Session:
         if self._records is not None:
             self._records.close()
             self._records = None
+        _log.debug("recording is off")
 
     def _receive(self, message: Message) -> None:
         """Handle a message from the kernel, in the outbox's thread."""
         if isinstance(message, ReleaseRanks | AbortInit):
-            self._state.reserve.release()  # they need threads, also where a cell has all memory
+            self._state.reserve.release()  # both need threads, even if a cell uses all memory
         receivers = (
             *(self.backend, self._profiler, self.transfers, self._capture.channel),
             *(self._prompts, self._control, self._attributes),
@@ -174,12 +180,12 @@ class Session:
         any(receiver.receive(message) for receiver in receivers)
 
     @neutral()
-    def init_ring(self, *given: Any) -> RingCheck:
+    def init_ring(self, *args: Any) -> RingCheck:
         """Form a ring with the other ranks, and set the variables that every cell has."""
         with self._state.reserve.released("forming a ring"):
             self.backend.begin_ring()
             self._threads.begin()
-            formed = self.backend.init_ring(*given)
+            formed = self.backend.init_ring(*args)
             self._threads.find()
         gpu = torch.cuda.is_available()
         # the number of the slot on this VM; unlike the local rank, it never changes
@@ -189,6 +195,7 @@ class Session:
         if gpu:
             torch.cuda.set_device(self._names["device"])
         self._shell.push(self._names, interactive=False)
+        _log.debug("joined a ring")
         return formed
 
     @neutral()
@@ -196,6 +203,7 @@ class Session:
         """Leave the ring; see `Backend.shutdown_ring`."""
         with self._state.reserve.released("leaving the ring"):
             self.backend.shutdown_ring(peer_lost=peer_lost)
+        _log.debug("left the ring (peer lost: %s)", peer_lost)
 
     def run_cell(self, number: int, source: str, record: bool, compared: bool) -> None:
         """Run a cell, and send its result to the kernel."""
@@ -207,7 +215,7 @@ class Session:
 
     @contextlib.contextmanager
     def _same_waits(self, *, pause: bool) -> Iterator[None]:
-        """Make the waits of the body pause as with recording, if `pause`."""
+        """Make the waits of the body pause as with recording if `pause` is true."""
         hooks = self.backend.waits if pause else ()
         try:
             for waits in hooks:
@@ -234,7 +242,9 @@ class Session:
         self._sampler.begin_cell(number)
         self._profiler.begin_cell()
         self.recorder.used_while_off = False
-        began, cpu, thread = perf_counter_ns(), process_time_ns(), thread_time_ns()
+        began = perf_counter_ns()
+        cpu = process_time_ns()
+        thread = thread_time_ns()
         try:
             with self._prompts.installed():
                 result = cells.run(
@@ -245,7 +255,8 @@ class Session:
             self._state.reserve.release()
             result = cells.failed(error)
         finally:
-            wall_ns, thread_ns = perf_counter_ns() - began, thread_time_ns() - thread
+            wall_ns = perf_counter_ns() - began
+            thread_ns = thread_time_ns() - thread
             self._interrupts.end_cell()
             self._profiler.end_cell()
             for hooks in self.hooks:
@@ -263,7 +274,8 @@ class Session:
             separate = self._records.separate_iterations(number, collectives)
         recorder = self.recorder
         iterations = recorder.records.iterations if recorder.on else None
-        cpu_ns, hooked = process_time_ns() - cpu, recorder.used_while_off
+        cpu_ns = process_time_ns() - cpu
+        hooked = recorder.used_while_off
         self.cost = CellCost(wall_ns, cpu_ns, thread_ns, iterations, hooked)
         ended = CellEnded(
             cell=number,
@@ -283,12 +295,17 @@ class Session:
 
 @contextmanager
 def _same_modules() -> Iterator[None]:
-    """Restore our modules that the body has removed: another copy would be no rank."""
-    own = {name: one for name, one in list(sys.modules.items()) if name.startswith(_PACKAGE)}
+    """Restore this package's modules if the body has removed them.
+
+    A second copy of them would not know that this process is a rank.
+    """
+    package_modules = {
+        name: module for name, module in list(sys.modules.items()) if name.startswith(_PACKAGE)
+    }
     try:
         yield
     finally:
-        for name, module in own.items():
+        for name, module in package_modules.items():
             if sys.modules.get(name) is not module:
                 sys.modules[name] = module
 
@@ -298,7 +315,7 @@ _session: Session | None = None
 
 
 def hello() -> RankGreeting:
-    """Return what identifies this engine, before it joins a cluster."""
+    """Return the identification of this engine before it joins a cluster."""
     threads = os.environ.pop("WORKBENCH_THREADS", "")
     if threads:  # otherwise the user has set the number of threads
         torch.set_num_threads(int(threads))
@@ -323,9 +340,10 @@ def join(
 
     if _session is None:
         _session = Session(get_ipython(), control, timings, world_size, backend)
+        _log.debug("joined cluster %r as rank %d of %d", cluster, control.rank, world_size)
     else:
         _session.move(control, timings, world_size)
-    with contextlib.suppress(OSError):  # without it, the panel does not show the rank's number
+    with contextlib.suppress(OSError):  # only the panel needs it, to show the rank's number
         register_rank(cluster, control.rank)
 
 
@@ -340,14 +358,14 @@ def backend() -> Backend:
     return _joined().backend
 
 
-def ring_settings(*given: Any) -> dict[str, str]:
+def ring_settings(*args: Any) -> dict[str, str]:
     """Return the settings of the backend; see `Backend.settings`."""
-    return backend().settings(*given)
+    return backend().settings(*args)
 
 
-def init_ring(*given: Any) -> RingCheck:
+def init_ring(*args: Any) -> RingCheck:
     """Form a ring, with the arguments that the backend's class in the kernel sends."""
-    return _joined().init_ring(*given)
+    return _joined().init_ring(*args)
 
 
 def shutdown_ring(*, peer_lost: bool = False) -> None:
@@ -377,9 +395,10 @@ def run_cell(number: int, source: str, record: bool = True, compared: bool = Fal
     Parameters
     ----------
     record
-        Whether it is recorded.
+        Whether the cell is recorded.
     compared
-        Whether it is compared with another run: without recording, it waits as with it.
+        Whether the cell is compared with another run. Without recording, its waits then pause as
+        with recording.
     """
     _joined().run_cell(number, source, record, compared)
 
@@ -396,10 +415,10 @@ def data(iterable: Any) -> Any:
 
 
 def cell_cost() -> CellCost:
-    """Return what the latest cell has cost this rank."""
+    """Return the cost of the latest cell on this rank."""
     return _joined().cost
 
 
-def transfer(step: str, *given: Any) -> Any:
+def transfer(step: str, *args: Any) -> Any:
     """Call the method `step` of `Transfers`."""
-    return getattr(_joined().transfers, step)(*given)
+    return getattr(_joined().transfers, step)(*args)

@@ -1,7 +1,8 @@
 """Refuses to start a spawned process that would need code of a cell.
 
-A spawned process is a new Python, which imports what it runs. It has no cells, so each one would
-fail with its own traceback about a missing attribute of ``__main__``, and often the parent waits.
+A spawned process is a new Python that imports the code it runs. It has no cells. Each process
+would fail with its own traceback about a missing attribute of ``__main__``, and often the parent
+would wait.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from workbench.rank.training_errors import SpawnError
 
 _MODULES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
 _MAX_OBJECTS = 500
-"""Most objects that are searched for code of a cell."""
+"""Maximum number of objects that are searched for code of a cell."""
 
 
 def install() -> None:
-    """Check each process that is spawned from now on."""
+    """Check each process before it is spawned from now on."""
     for module in _MODULES:
         after_import(module, _check_starts)
 
@@ -61,7 +62,7 @@ def _main_has_file() -> bool:
 
 
 def _name_in_cell(process: BaseProcess) -> str:
-    """Return the name of a function or class of a cell that a process needs, or an empty string."""
+    """Return the name of a cell's function or class that a process needs, or an empty string."""
     waiting: deque[Any] = deque([type(process), vars(process)])
     seen: set[int] = set()
     while waiting and len(seen) < _MAX_OBJECTS:
@@ -77,7 +78,7 @@ def _name_in_cell(process: BaseProcess) -> str:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """Return the objects that are pickled with an object, as far as they may be of a cell."""
+    """Return the objects that are pickled with an object, and may come from a cell."""
     if isinstance(value, dict):
         return list(value.values())[:_MAX_OBJECTS]
     if isinstance(value, (tuple, list)):

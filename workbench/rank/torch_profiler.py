@@ -1,4 +1,4 @@
-"""PyTorch's profiler, as a rank uses it, and its traces."""
+"""Starts and stops PyTorch's profiler in a rank, and reads its traces."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from workbench.wire.profile_messages import MARK
 
 _MARKS = 8
 _STEP = "Optimizer.step#"
-"""Prefix of the event of an optimizer's step, in which a profile ends."""
+"""Prefix of the name of an optimizer's step; a profile ends during such an event."""
 _KINETO_ERROR = b"External init callback must run in same thread as registerClient"
 
 
 class TorchProfiler:
-    """PyTorch's profiler in the calling thread; `stop` must be called in the same one.
+    """PyTorch's profiler in the calling thread; the same thread must call `stop`.
 
-    Its own class, ``torch.profiler.profile``, also makes Python objects of all events in `stop`,
-    which takes seconds of training.
+    PyTorch's own class, ``torch.profiler.profile``, also converts all events to Python objects in
+    `stop`, and this would delay the training by seconds.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,9 @@ class TorchProfiler:
         return bool(profiler._is_profiler_enabled or enabled())
 
     def start(self) -> None:
-        """Start to record."""
-        config, activities = self._settings.config(), self._settings.kineto_activities
+        """Start recording."""
+        config = self._settings.config()
+        activities = self._settings.kineto_activities
         with _without_kineto_error():
             self._module._prepare_profiler(config, activities)
         self._module._run_on_profiler_start()
@@ -64,9 +65,12 @@ class TorchProfiler:
             raise
 
     def stop(self) -> Any:
-        """Stop recording; return the events, as PyTorch has them.
+        """Stop recording; return PyTorch's object with the events.
 
-        Raise `RuntimeError` if other code has ended it: PyTorch would then return damaged events.
+        Raises
+        ------
+        RuntimeError
+            Other code has ended the profiler; PyTorch would return damaged events.
         """
         if not torch._C._autograd._profiler_enabled():
             self._module._run_on_profiler_stop()
@@ -89,7 +93,7 @@ class TorchProfiler:
             self._module._run_on_profiler_stop()
 
     def _mark(self) -> None:
-        """Record slices whose begin is known on the monotonic clock."""
+        """Record slices together with their beginnings on the monotonic clock."""
         for _ in range(_MARKS):
             before = perf_counter_ns()
             with self._module.record_function(MARK):
@@ -98,29 +102,31 @@ class TorchProfiler:
 
 @contextlib.contextmanager
 def _without_kineto_error() -> Iterator[None]:
-    """Hide an error that PyTorch prints in each forked process, whose profiles are complete.
+    """Hide an error that PyTorch prints in each forked process, although profiles are complete.
 
-    Everything else that is written to standard error meanwhile is written afterwards.
+    Other output to standard error is written after the body.
     """
     with contextlib.ExitStack() as files:
-        kept, passed = os.memfd_create("workbench-stderr"), os.dup(2)
-        for one in (kept, passed):
-            files.callback(os.close, one)
-        os.dup2(kept, 2)
+        captured = os.memfd_create("workbench-stderr")
+        standard_error = os.dup(2)
+        for descriptor in (captured, standard_error):
+            files.callback(os.close, descriptor)
+        os.dup2(captured, 2)
         try:
             yield
         finally:
-            os.dup2(passed, 2)
-            lines = os.pread(kept, os.fstat(kept).st_size, 0).splitlines(keepends=True)
+            os.dup2(standard_error, 2)
+            lines = os.pread(captured, os.fstat(captured).st_size, 0).splitlines(keepends=True)
             if others := b"".join(line for line in lines if _KINETO_ERROR not in line):
                 os.write(2, others)
 
 
 def compressed(result: Any) -> tuple[bytes, bool]:
-    """Return a trace in JSON, compressed, and whether a block of the user was open at its end."""
+    """Return a trace as compressed JSON, and whether a block of the user was open at its end."""
     folder = Path(tempfile.mkdtemp(prefix="workbench-profile-"))  # readable by this user only
     try:
-        plain, small = folder / "trace.json", folder / "trace.json.gz"
+        plain = folder / "trace.json"
+        small = folder / "trace.json.gz"
         result.save(str(plain))
         with plain.open("rb") as source, gzip.open(small, "wb", compresslevel=3) as target:
             shutil.copyfileobj(source, target, 1 << 20)
@@ -133,7 +139,15 @@ def compressed(result: Any) -> tuple[bytes, bool]:
 
 
 def _has_open_block(lines: Iterable[str]) -> bool:
-    """Return whether the lines of a trace have an event without an end, except a step's."""
+    """Return whether a trace has an event without an end, apart from steps of optimizers.
+
+    Examples
+    --------
+    >>> _has_open_block(['"name": "my block"', '"finished": false'])
+    True
+    >>> _has_open_block(['"name": "Optimizer.step#SGD"', '"finished": false'])
+    False
+    """
     name = ""
     for line in lines:
         if '"name": ' in line:

@@ -1,4 +1,4 @@
-"""The frames of a traceback, and their text in a notebook's colours."""
+"""Frames of a traceback, and their text in a notebook's colours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 CELL_FILE = "ipykernel_"
 """Contained in the file name under which ipykernel compiles each cell."""
-LINE = 240
-"""Most characters of a line of source that are shown."""
+MAX_LINE = 240
+"""Maximum characters of a shown source line."""
 _LIBRARIES = (sysconfig.get_path("stdlib"), "<frozen")
 
 
@@ -37,9 +37,9 @@ class TracebackFrame(NamedTuple):
         return self.file.startswith(_LIBRARIES) or "-packages" in self.file
 
     def underline(self, line: str) -> list[str]:
-        """Return a line that marks the expression that raised, unless it is the entire line."""
+        """Return a line that marks the raising expression, unless it is the entire line."""
         columns = self._columns()
-        if columns is None or len(line) > LINE:
+        if columns is None or len(line) > MAX_LINE:
             return []
         begin, end = (len(line.encode()[:column].decode(errors="replace")) for column in columns)
         if line[begin:end].strip() in {"", line.strip()}:
@@ -47,18 +47,26 @@ class TracebackFrame(NamedTuple):
         return [" " * (8 + begin) + "^" * (end - begin)]
 
     def _columns(self) -> tuple[int, int] | None:
-        """Return the columns of the expression that raised, if Python knows them (from 3.11)."""
+        """Return the columns of the raising expression; None if Python (before 3.11) has none."""
         positions = getattr(self.frame.f_code, "co_positions", None)
         if positions is None:
             return None
-        found: tuple[Any, ...] = next(islice(positions(), self.instruction // 2, None), (None,) * 4)
-        if None in found or found[:2] != (self.line, self.line):
+        position: tuple[Any, ...] = next(
+            islice(positions(), self.instruction // 2, None), (None,) * 4
+        )
+        if None in position or position[:2] != (self.line, self.line):
             return None
-        return int(found[2]), int(found[3])
+        return int(position[2]), int(position[3])
 
 
 class TracebackStyle:
-    """Formats the parts of a traceback, with ANSI colours or without."""
+    """Formats the parts of a traceback, with or without ANSI colours.
+
+    Examples
+    --------
+    >>> TracebackStyle(colours=False).error("ValueError", "bad shape")
+    'ValueError: bad shape'
+    """
 
     def __init__(self, colours: bool) -> None:
         self._colours = colours
@@ -75,13 +83,13 @@ class TracebackStyle:
         """Return the last line."""
         return f"{self._with(31, name)}: {message}" if message else self._with(31, name)
 
-    def place(self, place: TracebackFrame) -> str:
+    def location(self, frame: TracebackFrame) -> str:
         """Return the file, line and function of a frame."""
-        name = place.frame.f_code.co_name
+        name = frame.frame.f_code.co_name
         where = "" if name == "<module>" else f", in {self._with(36, name)}"
-        if place.in_cell:
-            return f"{self._with(36, 'Cell')} {self._with(32, f'line {place.line}')}{where}"
-        return f"{self._with(36, 'File')} {self._with(32, f'{place.file}:{place.line}')}{where}"
+        if frame.in_cell:
+            return f"{self._with(36, 'Cell')} {self._with(32, f'line {frame.line}')}{where}"
+        return f"{self._with(36, 'File')} {self._with(32, f'{frame.file}:{frame.line}')}{where}"
 
     def line(self, number: int, text: str, marked: bool) -> str:
         """Return a line of source with its number."""
@@ -91,7 +99,7 @@ class TracebackStyle:
     def code(self, lines: list[str]) -> list[str]:
         """Return lines of source in colours, truncated if they are long."""
         texts = [line.rstrip() for line in lines]
-        texts = [text if len(text) <= LINE else text[:LINE] + " ..." for text in texts]
+        texts = [text if len(text) <= MAX_LINE else text[:MAX_LINE] + " ..." for text in texts]
         if not self._colours:
             return texts
         from pygments import highlight

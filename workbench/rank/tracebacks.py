@@ -2,8 +2,8 @@
 
 IPython's own formatter parses every file of a traceback and shows every frame. This takes
 9 s for an interrupt during a large import, and gives 200 KB for an infinite recursion. Here
-only source lines are read, frames in the middle are left out, and methods of a user's
-exception that make its text get a time limit.
+only source lines are read, and frames in the middle are left out. A time limit applies to the
+methods of a user's exception that produce its text.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 from workbench.rank import gpu_errors, training_errors
 from workbench.rank.traceback_frames import TracebackFrame, TracebackStyle
 
-FRAMES = 20
-"""Most frames shown of the error."""
-_FRAMES_OF_OTHERS = 6
-"""Most frames shown of an error that led to it."""
+MAX_FRAMES = 20
+"""Maximum number of shown frames of the error."""
+_MAX_FRAMES_OF_OTHERS = 6
+"""Maximum number of shown frames of each error that led to it."""
 _CHAIN = 6
 _GROUP = 5
 _DEPTH = 3
@@ -43,9 +43,9 @@ _BUILT_IN_STR = {BaseException.__str__, OSError.__str__, KeyError.__str__}
 def describe(shell: Any, error: BaseException) -> tuple[str, str]:
     """Return the message and the traceback of a cell's error, in the shell's colours."""
     texts = SafeText()
-    own = getattr(error, "_render_traceback_", None)
-    if own is not None:
-        return texts.of_error(error), texts.make(lambda: "\n".join(own()))
+    render = getattr(error, "_render_traceback_", None)
+    if render is not None:
+        return texts.of_error(error), texts.make(lambda: "\n".join(render()))
     message = gpu_errors.explained(error, texts.of_error(error))
     paint = TracebackStyle(str(getattr(shell, "colors", "")).lower() != "nocolor")
     if explained := training_errors.explained(error, message):
@@ -54,37 +54,41 @@ def describe(shell: Any, error: BaseException) -> tuple[str, str]:
         return message, paint.error(type(error).__name__, message)
     if isinstance(error, KeyboardInterrupt):
         return message, _ErrorFormatter(texts, paint, 3, 0).render(error)
-    others, this = (_ErrorFormatter(texts, paint, most) for most in (_FRAMES_OF_OTHERS, FRAMES))
+    others, this = (
+        _ErrorFormatter(texts, paint, most) for most in (_MAX_FRAMES_OF_OTHERS, MAX_FRAMES)
+    )
     return message, "\n\n".join([*_earlier(error, others), this.render(error, message)])
 
 
 def _is_one_line(error: BaseException) -> bool:
-    """Return whether no traceback is shown: for quit(), and for invalid use of a magic."""
+    """Return whether the error needs no traceback, as after quit() or invalid use of a magic."""
     from IPython.core.error import UsageError
 
     return isinstance(error, (SystemExit, UsageError))
 
 
-def _earlier(error: BaseException, one: _ErrorFormatter) -> Iterator[str]:
-    """Yield the text of each error that led to this one, the first one first."""
+def _earlier(error: BaseException, formatter: _ErrorFormatter) -> Iterator[str]:
+    """Yield the text of each error that led to `error`, beginning with the first error."""
     chain: list[tuple[BaseException, str]] = []
     seen = {id(error)}
     while True:
         if error.__cause__ is not None:
-            error, why = error.__cause__, _CAUSE
+            error = error.__cause__
+            relation = _CAUSE
         elif error.__context__ is not None and not error.__suppress_context__:
-            error, why = error.__context__, _CONTEXT_OF
+            error = error.__context__
+            relation = _CONTEXT_OF
         else:
             break
         if id(error) in seen:
             break
         seen.add(id(error))
-        chain.append((error, why))
+        chain.append((error, relation))
     chain.reverse()
     hidden = max(0, len(chain) - _CHAIN)
-    for number, (earlier, why) in enumerate(chain):
+    for number, (earlier, relation) in enumerate(chain):
         if not _CHAIN // 2 <= number < _CHAIN // 2 + hidden:
-            yield f"{one.render(earlier)}\n\n{why}"
+            yield f"{formatter.render(earlier)}\n\n{relation}"
         elif number == _CHAIN // 2:
             yield f"[... {hidden:,} errors between them are left out ...]"
 
@@ -95,11 +99,11 @@ class _ErrorFormatter:
     Parameters
     ----------
     texts, paint
-        Make the text of exceptions, and format the parts of a traceback.
+        Produce the text of exceptions, and format the parts of a traceback.
     most
-        Most frames to show.
+        Maximum number of frames to show.
     context
-        Lines of source to show before and after the line of each frame.
+        Number of source lines to show before and after the line of each frame.
     """
 
     def __init__(
@@ -146,7 +150,8 @@ def _frames(error: BaseException, paint: TracebackStyle, most: int, context: int
     if isinstance(error, SyntaxError) and places and _is_ours(places[-1].file):
         places.pop()  # IPython's compiler; the error itself shows the line
     chosen = _chosen(places, most)
-    parts, before = [], -1
+    parts = []
+    before = -1
     for number in chosen:
         if number - before > 1:
             parts.append(_left_out(places[before + 1 : number]))
@@ -156,18 +161,19 @@ def _frames(error: BaseException, paint: TracebackStyle, most: int, context: int
 
 
 def _places(error: BaseException) -> list[TracebackFrame]:
-    """Return the frames from the cell's code to the innermost one, without our own."""
+    """Return the frames from the cell's code to the innermost, without this package's frames."""
     places = []
     walk = error.__traceback__
     while walk is not None:
         line = walk.tb_lineno or walk.tb_frame.f_lineno
         places.append(TracebackFrame(walk.tb_frame, line, walk.tb_lasti))
         walk = walk.tb_next
-    own = next((number for number, place in enumerate(places) if place.in_cell), None)
-    below = places[own or 0 :]
-    # hooks of this package are between frames of PyTorch; too deep a recursion may end in one
+    first_in_cell = next((index for index, frame in enumerate(places) if frame.in_cell), None)
+    below = places[first_in_cell or 0 :]
+    # hooks of this package run between frames of PyTorch, and a recursion may exceed its limit in
+    # a hook
     cause = [] if isinstance(error, RecursionError) else below[-1:]
-    return [place for place in below if place in cause or not _is_ours(place.file)]
+    return [frame for frame in below if frame in cause or not _is_ours(frame.file)]
 
 
 def _is_ours(file: str) -> bool:
@@ -185,57 +191,57 @@ def _chosen(places: list[TracebackFrame], most: int) -> list[int]:
     ends = max(1, most // 5)
     chosen = {0, count - 1, *range(ends), *range(count - ends, count)}
     shown = {(places[number].file, places[number].line) for number in chosen}
-    for wanted in (lambda place: place.in_cell, lambda place: not place.in_library):
+    for wanted in (lambda frame: frame.in_cell, lambda frame: not frame.in_library):
         for number in range(count - 1, -1, -1):  # the innermost frames first
             if len(chosen) >= most:
                 break
-            place = places[number]
-            if wanted(place) and (place.file, place.line) not in shown:
+            frame = places[number]
+            if wanted(frame) and (frame.file, frame.line) not in shown:
                 chosen.add(number)
-                shown.add((place.file, place.line))
+                shown.add((frame.file, frame.line))
     return sorted(chosen)
 
 
 def _cell_lines(error: BaseException, paint: TracebackStyle) -> str:
-    """Return only the cell's lines of a traceback: the first one and the last one."""
-    places = [place for place in _places(error) if place.in_cell]
-    return "\n".join(_frame(place, paint, 0) for place in dict.fromkeys(places[:1] + places[-1:]))
+    """Return only the first and the last line of the cell in a traceback."""
+    places = [frame for frame in _places(error) if frame.in_cell]
+    return "\n".join(_frame(frame, paint, 0) for frame in dict.fromkeys(places[:1] + places[-1:]))
 
 
 def _left_out(places: list[TracebackFrame]) -> str:
-    names = list(dict.fromkeys(place.frame.f_code.co_name for place in places))
+    names = list(dict.fromkeys(frame.frame.f_code.co_name for frame in places))
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     word = "frame is" if len(places) == 1 else "frames are"
     return f"[... {len(places):,} {word} left out, in {listed} ...]"
 
 
-def _frame(place: TracebackFrame, paint: TracebackStyle, context: int) -> str:
+def _frame(frame: TracebackFrame, paint: TracebackStyle, context: int) -> str:
     """Return a frame's heading and the source around its line."""
-    code = place.frame.f_code
-    lines = _source(place)
-    begin = max(code.co_firstlineno, place.line - context, 1) if lines else 0
+    code = frame.frame.f_code
+    lines = _source(frame)
+    begin = max(code.co_firstlineno, frame.line - context, 1) if lines else 0
     if code.co_name == "<module>":
-        begin = max(1, place.line - context)
-    shown = [paint.place(place)]
-    numbers = range(begin, min(place.line + context, len(lines)) + 1) if lines else range(0)
+        begin = max(1, frame.line - context)
+    shown = [paint.location(frame)]
+    numbers = range(begin, min(frame.line + context, len(lines)) + 1) if lines else range(0)
     for number, text in zip(numbers, paint.code([lines[n - 1] for n in numbers]), strict=True):
-        shown.append(paint.line(number, text, number == place.line))
-        if number == place.line:
-            shown += place.underline(lines[number - 1].rstrip())
+        shown.append(paint.line(number, text, number == frame.line))
+        if number == frame.line:
+            shown += frame.underline(lines[number - 1].rstrip())
     return "\n".join(shown)
 
 
-def _source(place: TracebackFrame) -> list[str]:
-    """Return the lines of a frame's file; none if there is no file or it is very large."""
-    file = place.file
+def _source(frame: TracebackFrame) -> list[str]:
+    """Return the lines of a frame's file; an empty list if it is missing or very large."""
+    file = frame.file
     if file not in linecache.cache:
         try:
             if Path(file).stat().st_size > _SOURCE_BYTES:
                 return []
         except OSError:
             return []
-    lines = linecache.getlines(file, place.frame.f_globals)
-    return lines if place.line <= len(lines) else []
+    lines = linecache.getlines(file, frame.frame.f_globals)
+    return lines if frame.line <= len(lines) else []
 
 
 def _indented(text: str) -> str:
@@ -252,7 +258,15 @@ def _shortened(text: str) -> str:
 
 
 class SafeText:
-    """Calls a user's code that makes texts, with one time limit for all calls."""
+    """Calls the user's code that produces text, with one time limit for all calls.
+
+    Examples
+    --------
+    >>> SafeText().of([1, 2])
+    '[1, 2]'
+    >>> SafeText().make(lambda: 1 / 0)
+    '<its text cannot be made: ZeroDivisionError>'
+    """
 
     def __init__(self) -> None:
         self._until = time.monotonic() + _TEXT_S
@@ -264,7 +278,7 @@ class SafeText:
     def of_error(self, error: BaseException) -> str:
         """Return an error's message."""
         if type(error).__str__ in _BUILT_IN_STR and all(type(value) is str for value in error.args):
-            # needs no thread, since only Python's own code is called
+            # only Python's own code is called, so no thread is needed
             return _shortened(str(error))
         return self.of(error)
 

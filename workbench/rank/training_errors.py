@@ -1,4 +1,4 @@
-"""Explains errors of libraries whose own text misleads, or is long, in a notebook."""
+"""Explains errors of libraries if their own text is misleading or long in a notebook."""
 
 from __future__ import annotations
 
@@ -22,9 +22,20 @@ class SpawnError(TypeError):
 
 
 def explained(error: BaseException, message: str) -> str:
-    """Return what was attempted, what is wrong and what to do; empty for all other errors.
+    """Explain an error: what was attempted, what is wrong, and what to do.
 
-    The cell's own lines are sufficient as its traceback.
+    Returns
+    -------
+    str
+        The explanation, with the cell's own lines as a sufficient traceback; empty for other
+        errors.
+
+    Examples
+    --------
+    >>> explained(ValueError("bad shape"), "bad shape")
+    ''
+    >>> explained(RuntimeError(), "Allgather is not supported with Join")
+    'hvd.allgather was called while another rank waits in hvd.join(): ...
     """
     if isinstance(error, SpawnError):
         return message
@@ -37,12 +48,12 @@ def explained(error: BaseException, message: str) -> str:
             "hvd.DistributedOptimizer(..., sparse_as_dense=True)."
         )
     if match := _DEVICE_IDS.search(message):
-        cure = "Move the model before with model.to(device), or leave device_ids out."
+        fix = "Move the model before with model.to(device), or leave device_ids out."
         if not torch.cuda.is_available():
-            cure = "PyTorch finds no GPU here: leave device_ids and output_device out."
+            fix = "PyTorch finds no GPU here: leave device_ids and output_device out."
         return (
             f"DistributedDataParallel(device_ids={match[1]}): the model's parameters are on the "
-            f"CPU, and device_ids is only for a model on a GPU. {cure}"
+            f"CPU, and device_ids is only for a model on a GPU. {fix}"
         )
     if _READY_TWICE in message:
         return (

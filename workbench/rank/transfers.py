@@ -1,7 +1,8 @@
 """Values that the kernel pushes to this rank, or pulls from it.
 
 The kernel calls the methods that pickle and unpickle through ipyparallel, in the main thread.
-The bytes travel over the rank's own connection, whose thread never runs the user's code.
+The bytes travel over the rank's own connection. The thread of this connection never runs the
+user's code.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Transfers:
     # called in the main thread
 
     def pack(self, number: int, names: list[str]) -> PackedValues | MissingNames | UnpicklableValue:
-        """Pickle the values of names; return their sizes, or the reason for a failure."""
+        """Pickle the values of variables; return their sizes, or the reason for a failure."""
         self._drop()
         namespace = self._shell.user_ns
         missing = [name for name in names if name not in namespace]
@@ -52,12 +53,13 @@ class Transfers:
             payload = self._interruptible(number, lambda: dump(values))
         except Exception:  # noqa: BLE001 - a user's class may raise anything
             return UnpicklableValue(*self._interruptible(number, lambda: find_unpicklable(values)))
-        self._number, self._payload = number, payload
+        self._number = number
+        self._payload = payload
         types = {name: type_name(value) for name, value in values.items()}
         return PackedValues(payload.sizes, types)
 
     def unpack(self, number: int, names: list[str]) -> str:
-        """Unpickle the values that have arrived; return why that failed, or an empty text."""
+        """Unpickle the received values; return the reason for a failure, or an empty text."""
         payload = self._payload
         if number != self._number:
             return "the transfer was given up"
@@ -82,7 +84,7 @@ class Transfers:
     # called in the outbox's thread
 
     def receive(self, message: Message) -> bool:
-        """Handle a message of a transfer; return whether the message is one."""
+        """Handle a message about a transfer; return whether the message is one."""
         match message:
             case PutChunk():
                 if message.offset == 0 and message.transfer != self._number:
@@ -112,7 +114,9 @@ class Transfers:
             self._refusal = f"MemoryError: no {sum(sizes) / _MB:.0f} MB are free"
 
     def _drop(self) -> None:
-        self._number, self._payload, self._loaded = None, None, ({}, {})
+        self._number = None
+        self._payload = None
+        self._loaded = ({}, {})
         self._refusal = ""
 
     def _interruptible(self, number: int, work: Callable[[], Any]) -> Any:

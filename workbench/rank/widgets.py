@@ -1,8 +1,8 @@
-"""Shows widgets that a cell creates in a rank, for which no page has a model.
+"""Shows widgets that a cell creates in a rank; no page has their models.
 
-An ``ipywidgets.Output`` is shown as a display of what it contains, which is updated. Progress bars
-of `rich` are drawn in such a widget. Other widgets are shown as text, with those of their
-children that are an `Output`.
+An ``ipywidgets.Output`` is shown as a display of its contents, and the display is updated.
+`rich` draws its progress bars in such a widget. Other widgets are shown as text, together with
+their children that are an `Output`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from comm.base_comm import BaseComm
 from workbench.errors import COLOURS
 
 _UPDATE_S = 0.5
-"""Shortest time between two updates of what a widget contains."""
+"""Minimum time between two updates of a widget's contents."""
 _MAX_CHARACTERS = 100_000
-"""Characters of text that an `Output` keeps: its end."""
+"""Number of characters that an `Output` keeps from the end of its text."""
 _LEFT_OUT = "(Earlier output is left out.)\n"
 _MODEL = "IPY_MODEL_"
-"""What is before the id of a child in the state of a container."""
+"""Prefix of the id of a child in the state of a container."""
 _BLANK = re.compile(r"\s*(<pre\b[^>]*>\s*</pre>\s*)?")
 """HTML that shows nothing."""
 _IMAGES = ("image/png", "image/jpeg")
@@ -37,7 +37,7 @@ class Show(Protocol):
     def __call__(
         self, data: dict[str, Any], metadata: dict[str, Any], display_id: str, *, update: bool
     ) -> None:
-        """Send it, or an update of the one with this id."""
+        """Send a display, or an update of the display with this id."""
 
 
 class _Piece(NamedTuple):
@@ -49,7 +49,7 @@ class _Piece(NamedTuple):
 
 
 class OutputArea:
-    """What an ``ipywidgets.Output`` contains.
+    r"""The contents of an ``ipywidgets.Output``.
 
     Parameters
     ----------
@@ -59,15 +59,22 @@ class OutputArea:
     Attributes
     ----------
     display_id
-        Of the display that shows it.
+        Id of the display that shows the widget.
     displayed
         Whether a cell has displayed the widget.
     shown
-        Whether the current cell has a display of it.
+        Whether the current cell has a display of the widget.
     changed
-        Whether its contents have changed since they were sent.
+        Whether the contents have changed since they were sent.
     sent_s
-        When its contents were sent, in seconds of `time.monotonic`.
+        Time when the contents were sent, in seconds of `time.monotonic`.
+
+    Examples
+    --------
+    >>> area = OutputArea("1f")
+    >>> area.write("epoch 1\n")
+    >>> area.bundle()["text/plain"]
+    'epoch 1'
     """
 
     def __init__(self, model_id: str) -> None:
@@ -87,8 +94,8 @@ class OutputArea:
         self._pieces.append(_Piece({"text/plain": text}, is_text=True))
 
     def display(self, data: dict[str, Any], display_id: str | None, *, update: bool) -> bool:
-        """Add a display, or update the one of that id; return whether that is possible."""
-        same = [at for at, one in enumerate(self._pieces) if one.display_id == display_id]
+        """Add a display, or update the display of this id; return whether that is possible."""
+        same = [index for index, piece in enumerate(self._pieces) if piece.display_id == display_id]
         if update and (display_id is None or not same):
             return False
         self._begin_change()
@@ -96,33 +103,33 @@ class OutputArea:
         if not update:
             self._pieces.append(piece)
             return True
-        for at in same:
-            self._pieces[at] = piece
+        for index in same:
+            self._pieces[index] = piece
         return True
 
     def clear(self, *, wait: bool) -> None:
-        """Remove everything; with `wait`, when something is added."""
+        """Remove all contents; with `wait`, at the next addition."""
         self._clears = wait
         if not wait:
             self._pieces.clear()
             self.changed = True
 
     def replace(self, outputs: Any) -> None:
-        """Contain these outputs, as the attribute `outputs` of the widget has them."""
+        """Replace the contents by `outputs`, in the form of the widget's attribute `outputs`."""
         self.clear(wait=False)
-        for one in outputs:
-            if one.get("output_type") == "stream":
-                self.write(str(one.get("text", "")))
-            elif one.get("output_type") == "error":
-                self.write("\n".join(one.get("traceback", ())) + "\n")
-            elif "data" in one:
-                self.display(one["data"], None, update=False)
+        for output in outputs:
+            if output.get("output_type") == "stream":
+                self.write(str(output.get("text", "")))
+            elif output.get("output_type") == "error":
+                self.write("\n".join(output.get("traceback", ())) + "\n")
+            elif "data" in output:
+                self.display(output["data"], None, update=False)
 
     def bundle(self) -> dict[str, Any]:
         """Return the contents as a MIME bundle, with text and HTML."""
         if len(self._pieces) == 1 and "text/html" in self._pieces[0].data:
             return self._pieces[0].data
-        texts = [str(one.data.get("text/plain", "")) for one in self._pieces]
+        texts = [str(piece.data.get("text/plain", "")) for piece in self._pieces]
         ended = [text if text.endswith("\n") else f"{text}\n" for text in texts if text]
         return {
             "text/plain": "".join(ended).rstrip("\n"),
@@ -157,7 +164,7 @@ def _html(piece: _Piece) -> str:
 
 
 class OutputAreas:
-    """The `Output` widgets of a rank: receives what they contain, and shows them.
+    """The `Output` widgets of a rank: receives their contents and shows them.
 
     Parameters
     ----------
@@ -179,7 +186,7 @@ class OutputAreas:
         self._timer: threading.Timer | None = None
 
     def install(self) -> None:
-        """Connect new widgets to this object: a message to a page would have no receiver."""
+        """Connect new widgets to this object, because no page would receive their messages."""
         areas = self
 
         class RankComm(BaseComm):  # type: ignore[misc, unused-ignore]
@@ -194,7 +201,7 @@ class OutputAreas:
         comm.create_comm = RankComm
 
     def current(self) -> OutputArea | None:
-        """Return the area that this thread has entered last; None without any."""
+        """Return the area that this thread has entered last; None if it has entered none."""
         if not self._entered:  # nearly always
             return None
         entered = self._entered.get(threading.get_ident())
@@ -208,7 +215,7 @@ class OutputAreas:
         kind
             The type of the message, such as ``"comm_open"``.
         data
-            Has the attributes of the widget that have changed, as ``state``.
+            Contains the widget's changed attributes as ``state``.
         """
         with self._lock:
             if kind == "comm_close":
@@ -218,7 +225,7 @@ class OutputAreas:
             if kind == "comm_open" and state.get("_model_name") == "OutputModel":
                 self._areas[model_id] = OutputArea(model_id)
             if "children" in state:
-                ids = [str(one).removeprefix(_MODEL) for one in state["children"]]
+                ids = [str(child).removeprefix(_MODEL) for child in state["children"]]
                 self._children[model_id] = tuple(ids)
             area = self._areas.get(model_id)
             if area is None:
@@ -230,7 +237,7 @@ class OutputAreas:
                 self._enter(area) if state["msg_id"] else self._leave(area)
 
     def display(self, model_id: str) -> bool:
-        """Show the areas in a widget; return whether the widget itself is one."""
+        """Show the areas in a widget; return whether the widget itself is an area."""
         with self._lock:
             for area in list(self._within(model_id, set())):
                 area.displayed = True
@@ -259,7 +266,7 @@ class OutputAreas:
             self._send_later(area)
 
     def begin_cell(self) -> None:
-        """Show again, in the next cell's output, what changes in a widget of an earlier cell."""
+        """Show later changes of earlier cells' widgets in the output of the next cell."""
         with self._lock:
             # an interrupt may have skipped the end of a `with` of the earlier cell
             self._entered.pop(threading.get_ident(), None)
@@ -267,7 +274,7 @@ class OutputAreas:
                 area.shown = False
 
     def flush(self) -> None:
-        """Send all contents that have changed."""
+        """Send all changed contents."""
         with self._lock:
             self._timer = None
             for area in list(self._areas.values()):
@@ -284,16 +291,16 @@ class OutputAreas:
         self._entered.setdefault(threading.get_ident(), []).append(area)
 
     def _leave(self, area: OutputArea) -> None:
-        """Leave an area, in all threads: another one may end what it has entered."""
+        """Leave an area in all threads: a thread may end a block that another has entered."""
         for thread, entered in list(self._entered.items()):
-            left = [one for one in entered if one is not area]
+            left = [other for other in entered if other is not area]
             if left:
                 self._entered[thread] = left
             else:
                 del self._entered[thread]
 
     def _within(self, model_id: str, seen: set[str]) -> Iterator[OutputArea]:
-        """Yield the area of a widget, and those of its children."""
+        """Yield the area of a widget and the areas of its children."""
         if model_id in seen:
             return
         seen.add(model_id)
@@ -303,7 +310,7 @@ class OutputAreas:
             yield from self._within(child, seen)
 
     def _send_later(self, area: OutputArea) -> None:
-        """Send what an area contains now, or soon if it was just sent."""
+        """Send the contents of an area now, or later if they were sent just before."""
         if not (area.changed and area.displayed):
             return
         if monotonic() - area.sent_s >= _UPDATE_S:
@@ -317,9 +324,11 @@ class OutputAreas:
     def _send(self, area: OutputArea) -> None:
         if not (area.changed and area.displayed and self._is_open()):
             return
-        bundle, update = area.bundle(), area.shown
+        bundle = area.bundle()
+        update = area.shown
         if not update and is_blank(bundle):
             return
-        area.changed, area.shown = False, True
+        area.changed = False
+        area.shown = True
         area.sent_s = monotonic()
         self._show(bundle, {}, area.display_id, update=update)

@@ -5,21 +5,32 @@ from __future__ import annotations
 import time
 
 TOTAL_CHARACTERS = 1 << 18
-"""Limit of all ranks together; the kernel processes so much in less than a second."""
-_LEAST_CHARACTERS = 1 << 14
+"""Limit of all ranks together; the kernel processes this size in less than a second."""
+_MIN_CHARACTERS = 1 << 14
 _PATIENCE_S = 5.0
-"""A kernel that confirms nothing for so long has ended, or no longer waits for the cell."""
+"""A kernel that confirms nothing for this time has ended, or no longer waits for the cell."""
 _CHECK_S = 0.001
 
 
 class SendWindow:
-    """Counts what a cell has written and the kernel has not confirmed; blocks writers at a limit.
+    """Counts unconfirmed output of a cell, and blocks its writers at a limit.
 
-    The kernel confirms the messages for which `send` returns a number. If it does not confirm
-    in time, writers no longer wait, until the next confirmation arrives. The ranks of a
-    cluster share the limit.
+    The kernel confirms each message that has a number from `send`. If it does not confirm in
+    time, writers do not wait again until the next confirmation. The ranks of a cluster share the
+    limit. There is no lock: an interrupt or a MemoryError in a writer would leave it locked.
 
-    There is no lock: an interrupt or a MemoryError in a writer would leave it locked.
+    Examples
+    --------
+    >>> window = SendWindow(world_size=2)
+    >>> window.begin()
+    >>> window.write(200_000)
+    >>> window.full
+    True
+    >>> window.send(200_000)
+    200000
+    >>> window.confirm(200_000)
+    >>> window.full
+    False
     """
 
     def __init__(self, world_size: int = 1) -> None:
@@ -30,11 +41,11 @@ class SendWindow:
 
     def resize(self, world_size: int) -> None:
         """Share the limit with another number of ranks."""
-        self._limit = max(TOTAL_CHARACTERS // world_size, _LEAST_CHARACTERS)
+        self._limit = max(TOTAL_CHARACTERS // world_size, _MIN_CHARACTERS)
 
     @property
     def chunk(self) -> int:
-        """Most characters of a message: the kernel processes one while others are on their way."""
+        """Maximum characters of a message: the kernel processes one while others travel."""
         return self._limit // 4
 
     @property
@@ -48,11 +59,11 @@ class SendWindow:
         self._open = self._answers = True
 
     def end(self) -> None:
-        """Release blocked writers once the cell's code has finished."""
+        """Release blocked writers once the cell's code has ended."""
         self._open = False
 
     def write(self, characters: int) -> None:
-        """Count characters that were written."""
+        """Count written characters."""
         self._written += characters
 
     def send(self, characters: int) -> int | None:
@@ -61,7 +72,8 @@ class SendWindow:
         Returns
         -------
         int or None
-            Characters that the cell has sent so far, if the kernel must confirm this message.
+            Number of characters that the cell has sent so far; None if the kernel need not
+            confirm this message.
         """
         self._sent += characters
         if self._sent - self._marked < self.chunk:
@@ -70,12 +82,12 @@ class SendWindow:
         return self._sent
 
     def confirm(self, sent: int) -> None:
-        """Note that the kernel has processed so many characters of the cell."""
+        """Note that the kernel has processed `sent` characters of the cell."""
         self._answers = True
         self._confirmed = max(self._confirmed, sent)
 
     def wait(self) -> None:
-        """Wait while the window is full; may be interrupted."""
+        """Block while the window is full; an interrupt may end this."""
         confirmed = self._confirmed
         deadline = time.monotonic() + _PATIENCE_S
         while self.full:

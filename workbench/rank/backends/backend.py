@@ -18,7 +18,7 @@ from workbench.wire.rank_messages import RingCheck
 from workbench.wire.transport import Transport
 
 ABORTED = "the ranks were asked to stop forming it"
-"""Why a ring was not formed after `Backend.abort_init`."""
+"""The reason for not forming a ring after `Backend.abort_init`."""
 
 
 class RingNotFormed(RuntimeError):
@@ -31,7 +31,7 @@ class Pending(NamedTuple):
     Attributes
     ----------
     submitted
-        How many tensors were ever submitted, by process set.
+        Number of tensors that were ever submitted, by process set.
     operations
         Name and process set of each unfinished collective, by its handle.
     handles
@@ -46,16 +46,16 @@ class Pending(NamedTuple):
 class Backend(ABC):
     """Joins this process with others in a ring, the process group of their collectives.
 
-    Methods are called in the main thread, except those that say otherwise.
+    Methods are called in the main thread unless their docstring says otherwise.
 
     Attributes
     ----------
     hooks
-        Hooks that record the collectives of this backend, and of other libraries. They are
+        Hooks that record the collectives of this backend and of other libraries. They are
         installed while recording is on.
     waits
-        Make waits pause as with recording, where the library's own do not. They are installed in
-        a cell that is compared with recorded ones.
+        Hooks that make waits pause as with recording, if the library's own waits do not. They are
+        installed in a cell that is compared with recorded cells.
     """
 
     hooks: tuple[Hooks, ...]
@@ -65,23 +65,23 @@ class Backend(ABC):
         self._recorder = recorder
         self._send = send
         self._carried: tuple[Transport, ...] = ()
-        """How the current ring carries collectives, without NCCL."""
+        """Transports of the current ring, without NCCL."""
         self._nccl_log = NcclLog(gpu=torch.cuda.is_available())
 
     def begin_ring(self) -> None:
-        """Forget how earlier rings have carried collectives."""
+        """Discard the transports of earlier rings."""
         self._carried = ()
         self._nccl_log.begin_ring()
 
     def transports(self) -> tuple[Transport, ...]:
-        """Return how collectives are carried, as the libraries report it now."""
+        """Return the transports of collectives that the libraries report now."""
         nccl = self._nccl_log.transport()
         return self._carried if nccl is None else (*self._carried, nccl)
 
     @staticmethod
     @abstractmethod
     def versions() -> dict[str, str]:
-        """Return the version of each library that it uses, by the name that users read."""
+        """Return the version of each used library, by the library's name for users."""
 
     @staticmethod
     @abstractmethod
@@ -90,35 +90,38 @@ class Backend(ABC):
 
     @abstractmethod
     def pending(self) -> Pending:
-        """Return what is not finished or waited for, in any thread; empty if it is not known."""
+        """Return the collectives that are not finished or not waited for.
+
+        Any thread may call this. The result is empty if they are unknown.
+        """
 
     @abstractmethod
     def install(self) -> None:
-        """Replace functions that do not work in a notebook; before the hooks are installed."""
+        """Replace functions that do not work in a notebook; called before the hooks' `install`."""
 
     @abstractmethod
-    def settings(self, *given: Any) -> dict[str, str]:
-        """Return what the kernel needs of this rank to form a ring; may be empty.
+    def settings(self, *args: Any) -> dict[str, str]:
+        """Return the settings of this rank that the kernel needs to form a ring; may be empty.
 
         Parameters
         ----------
-        given
+        args
             The arguments that this backend's class in the kernel sends to this rank.
         """
 
     @abstractmethod
-    def init_ring(self, *given: Any) -> RingCheck:
+    def init_ring(self, *args: Any) -> RingCheck:
         """Form a ring with the other ranks, and return the result of a first collective.
 
         Parameters
         ----------
-        given
+        args
             The arguments that this backend's class in the kernel sends to this rank.
 
         Raises
         ------
         RingNotFormed
-            The ring could not be formed; this can be called again.
+            The ring could not be formed; another call may succeed.
         """
 
     @abstractmethod
@@ -128,18 +131,18 @@ class Backend(ABC):
         Parameters
         ----------
         peer_lost
-            Whether a rank has ended, so that this one must not wait for the others.
+            Whether a rank has ended, so that this rank must not wait for the others.
         """
 
     @abstractmethod
     def abort_init(self, ring: str) -> None:
-        """Stop forming or leaving a ring, which waits for a missing rank; in any thread.
+        """Stop forming or leaving a ring that waits for a missing rank; in any thread.
 
         Parameters
         ----------
         ring
-            Name of the ring; empty for the current one. Other rings are not affected, since the
-            message may arrive late.
+            Name of the ring; empty for the current ring. Other rings are not affected, because
+            the message may arrive late.
         """
 
     @abstractmethod
@@ -174,9 +177,10 @@ class Backend(ABC):
         Parameters
         ----------
         tensor, out
-            What is sent, and memory for what is received, which may also be elsewhere.
+            The sent elements, and memory for the received elements. A backend may store the
+            received elements elsewhere.
         sent, got
-            The number of elements to each rank, and from each.
+            The number of elements to each rank, and from each rank.
         """
 
     @abstractmethod
@@ -184,13 +188,13 @@ class Backend(ABC):
         """Return the variables that every cell has, such as ``rank`` and ``world_size``."""
 
     def receive(self, _message: Message) -> bool:
-        """Handle a message for this backend, in the outbox's thread; return whether it is one."""
+        """Handle a message in the outbox's thread; return whether it is for this backend."""
         return False
 
     def wait_of(self, _frame: FrameType | None) -> tuple[str, Any, int] | None:
-        """Return the collective that a thread waits for, from its frames; None if for none.
+        """Return the collective that a thread waits for, from its frames; None without a wait.
 
-        Used for waits that no hook has reported.
+        The result is used for waits that no hook has reported.
 
         Returns
         -------
@@ -203,15 +207,24 @@ class Backend(ABC):
 
     @abstractmethod
     def collective_of(self, frame: FrameType | None) -> tuple[str, int]:
-        """Return the collective in which a thread waits, from its frames.
+        """Return the collective that a thread waits in, from its frames.
 
-        Its name, and the number of its process set; 0 for all ranks.
+        Returns
+        -------
+        tuple
+            The name of the collective, and the number of its process set; 0 for all ranks.
         """
 
 
-def in_thread(work: Callable[..., None], *given: Any) -> threading.Thread:
-    """Call a function that ends or aborts a ring in a thread, and return the thread."""
-    thread = threading.Thread(target=work, args=given, name="workbench-release", daemon=True)
+def in_thread(work: Callable[..., None], *args: Any) -> threading.Thread:
+    """Start a thread that calls a function to end or abort a ring; return the thread.
+
+    Examples
+    --------
+    >>> in_thread(print, "aborting").join()
+    aborting
+    """
+    thread = threading.Thread(target=work, args=args, name="workbench-release", daemon=True)
     thread.start()
     return thread
 
@@ -225,15 +238,15 @@ class CellCollectives:
         self._before = Pending({}, {})
 
     def begin_cell(self) -> None:
-        """Remember what earlier cells have started."""
+        """Store the collectives that earlier cells have started."""
         self._before = self._backend.pending()
 
     def outstanding(self) -> int:
-        """Return how many the rank has not waited for."""
+        """Return the number of collectives that the rank has not waited for."""
         return len(self._backend.pending().handles - self._before.handles)
 
     def submitted(self) -> int:
-        """Return how many tensors were passed to collectives, as far as the backend counts them.
+        """Return the number of tensors in collectives, as far as the backend counts them.
 
         Barriers and similar calls are left out.
         """
@@ -243,11 +256,12 @@ class CellCollectives:
         return started - sum(self._recorder.waits.calls.values())
 
     def calls(self) -> dict[int, int]:
-        """Return how many were started, with barriers and similar calls, by process set.
+        """Return the number of started collectives, barriers and similar calls by process set.
 
-        In any thread.
+        Any thread may call this.
         """
-        before, calls = self._before.submitted, dict(self._recorder.waits.calls)
+        before = self._before.submitted
+        calls = dict(self._recorder.waits.calls)
         for process_set, count in self._backend.pending().submitted.items():
             calls[process_set] = calls.get(process_set, 0) + count - before.get(process_set, 0)
         return calls

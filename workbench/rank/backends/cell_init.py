@@ -27,7 +27,7 @@ from workbench.wire.rank_messages import RendezvousPort, RendezvousRequest
 
 _ANSWER_S = 30.0
 _FAILED = "Horovod initialization failed"
-"""Begin of the message of the ValueError that Horovod raises if it cannot connect the ranks."""
+"""Prefix of the message of Horovod's ValueError when it cannot connect the ranks."""
 _init = mpi_ops.init
 _ports: SimpleQueue[int] = SimpleQueue()
 _recorder: Recorder
@@ -53,7 +53,7 @@ def install(
     recorder
         Records that the rank waits for the others.
     ring
-        The ring, to which the sockets of a ring formed by a cell are added.
+        The ring; the sockets of a ring that a cell forms are added to it.
     send
         Sends a message to the kernel.
     leave
@@ -61,7 +61,7 @@ def install(
     shutdown
         Locked while another thread shuts Horovod down.
     starts
-        Returns a context manager in whose body Horovod's thread is started.
+        Returns a context manager; Horovod's thread is started in its body.
     """
     global _recorder, _ring, _send, _leave, _shutdown, _starts
     _recorder, _ring, _send, _leave = recorder, ring, send, leave
@@ -102,7 +102,7 @@ def init(*args: Any, **options: Any) -> None:
 
 
 def _port() -> int:
-    """Return the port of the kernel's rendezvous server, which is started if necessary."""
+    """Ask the kernel for a rendezvous server, and return its port."""
     while not _ports.empty():  # an answer to a call that was interrupted
         _ports.get()
     _send(RendezvousRequest())

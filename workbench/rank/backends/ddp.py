@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import zlib
@@ -31,6 +32,7 @@ from workbench.wire.rank_messages import UNIDENTIFIED, RingCheck
 if not dist.is_available():
     raise ImportError("torch.distributed is not available: this PyTorch was built without it")
 
+_log = logging.getLogger(__name__)
 _BREAK_S = 5.0
 _BREAK_PERIOD_S = 0.1
 _WAIT_FILES = (
@@ -40,7 +42,7 @@ _WAIT_FILES = (
     "torch/_ops.py",
     "workbench/rank/backends/",
 )
-"""Parts of the names of files whose functions call those in C++ that wait."""
+"""Parts of the names of files with functions that wait in C++."""
 
 
 class DDPBackend(Backend):
@@ -57,19 +59,18 @@ class DDPBackend(Backend):
         )
         self._groups = ProcessGroups(recorder, self._models.moved)
         self._store: Any = None
-        """The server at which the ranks of the ring connect, in rank 0."""
+        """The server that the ranks of the ring connect to, in rank 0."""
         self._aborted: str | None = None
-        """The ring that is not to be formed any more, which this rank may not have begun to; empty
-        for the one that is being formed, and None for none."""
+        """The ring that must no longer be formed; this rank may not have begun to form it. Empty
+        for the ring that is being formed; None if no ring was aborted."""
         self._counted = self._finished = (0, dict[str, int]())
-        """How many collectives each group had started: last, and when all of them were finished.
-
-        The first number tells them from earlier groups with the same names.
+        """Numbers of started collectives by group: the latest, and at the last time when all had
+        finished. The first number distinguishes the groups from earlier groups with the same names.
         """
 
     @staticmethod
     def versions() -> dict[str, str]:
-        """Return NCCL's version, if PyTorch has it; Gloo has none.
+        """Return NCCL's version if PyTorch has NCCL; Gloo has no version.
 
         Agents call this before they fork ranks: it must not initialize CUDA.
         """
@@ -83,19 +84,19 @@ class DDPBackend(Backend):
         return True
 
     def install(self) -> None:
-        """Let cells form and destroy process groups as scripts do."""
+        """Enable cells to form and destroy process groups as scripts do."""
         self._groups.install()
         gloo_abort.install()
 
     def settings(self, interface: str, serves: bool) -> dict[str, str]:
-        """Return where the store of the next ring listens, and where TensorFlow will.
+        """Return the addresses of the next ring's store and of TensorFlow's future server.
 
         Parameters
         ----------
         interface
-            The network interface on which it listens.
+            The network interface for listening.
         serves
-            Whether this rank starts it.
+            Whether this rank starts the store.
         """
         tensorflow = free_address(interface)
         if not serves:
@@ -110,12 +111,13 @@ class DDPBackend(Backend):
         Parameters
         ----------
         environment
-            The variables that torchrun sets, and those of the network interface.
+            The variables that torchrun sets, and the variables for the network interface.
         """
         os.environ.update(environment)
         name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-        aborted, self._aborted = self._aborted, None
-        if name == aborted:  # the other ranks have given up to wait for this one
+        aborted = self._aborted
+        self._aborted = None
+        if name == aborted:  # the other ranks no longer wait for this rank
             raise RingNotFormed(ABORTED)
         try:
             total = self._groups.form(name, self._check_aborted)
@@ -131,17 +133,17 @@ class DDPBackend(Backend):
         return RingCheck(total, dynamic=False, transports=self.transports())
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:  # noqa: ARG002
-        """Leave all process groups; no other rank is waited for."""
+        """Leave all process groups without waiting for other ranks."""
         self._groups.end()
         self._recorder.members.clear()
 
     def abort_init(self, ring: str) -> None:
-        """Shut down the sockets of a ring that is being formed, in a thread, or never form it."""
+        """Stop forming a ring: start a thread that shuts its sockets down, or never begin."""
         self._aborted = ring
         in_thread(self._abort_init, ring)
 
     def release(self, *, peer_lost: bool) -> None:  # noqa: ARG002
-        """Shut down the sockets of all groups, and abort those of GPUs."""
+        """Shut down the sockets of all groups, and abort the groups of GPUs."""
         self._groups.sockets.shut_down()
         if torch.cuda.is_available():
             in_thread(self._groups.abort_on_gpu)
@@ -163,7 +165,8 @@ class DDPBackend(Backend):
     @neutral()
     def largest(self, number: float, name: str) -> float:  # noqa: ARG002
         """Return the maximum of a number over all ranks."""
-        devices, cpu = dist.group.WORLD._device_types, torch.device("cpu")
+        devices = dist.group.WORLD._device_types
+        cpu = torch.device("cpu")
         device = cpu if cpu in devices or not devices else devices[0]
         tensor = torch.tensor(number, dtype=torch.float64, device=device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
@@ -186,10 +189,12 @@ class DDPBackend(Backend):
         }
 
     def pending(self) -> Pending:
-        """Return what is not finished, in any thread; empty if it is not known."""
-        destroyed, groups = self._groups.destroyed, self._groups.names()
+        """Return the unfinished collectives, in any thread; empty if they are unknown."""
+        destroyed = self._groups.destroyed
+        groups = self._groups.names()
         started = {name: _started(group) for name, group in groups.items()}
-        before, self._counted = self._counted, (destroyed, started)
+        before = self._counted
+        self._counted = (destroyed, started)
         numbers: dict[str, int] = {}
         submitted: dict[int, int] = {}
         for name, group in groups.items():
@@ -208,13 +213,16 @@ class DDPBackend(Backend):
         unfinished = self._unfinished()
         if not unfinished and before == (destroyed, started):  # PyTorch counts before it records
             self._finished = before
-        operations |= {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
+        operations |= {
+            operation.id: (operation.name, numbers.get(operation.group, 0))
+            for operation in unfinished
+        }
         return Pending(submitted, operations, frozenset(operations))
 
     def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:
-        """Return the call, or the oldest collective that is not finished, if the frames may wait.
+        """Return the call or the oldest unfinished collective, if the frames may wait.
 
-        A call has no handle: when it was called identifies it.
+        A call has no handle: the time of the call identifies it.
         """
         if frame is None:
             return None
@@ -228,11 +236,13 @@ class DDPBackend(Backend):
         return None if call is None else ("", None, call.began)
 
     def collective_of(self, frame: FrameType | None) -> tuple[str, int]:
-        """Return the function of torch.distributed, and the number of the ranks that it needs.
+        """Return the function of torch.distributed, and the number of its set of ranks.
 
-        The number is only of a send, receive or new group: `pending` has the groups of collectives.
+        Only sends, receives and new groups have this number: `pending` has the groups of
+        collectives.
         """
-        call, number = torch_waits.find(frame), 0
+        call = torch_waits.find(frame)
+        number = 0
         if call and call.ranks is not None and str(len(call.ranks)) != os.environ["WORLD_SIZE"]:
             number = zlib.crc32(repr(call.ranks).encode()) & 0x3FFFFFFF | 0x40000000
             self._recorder.members[number] = call.ranks
@@ -252,11 +262,13 @@ class DDPBackend(Backend):
         return flight_recorder.unfinished(gpu=not self._recorder.capturing)
 
     def _abort_init(self, name: str) -> None:
-        sockets, deadline = self._groups.sockets, time.monotonic() + _BREAK_S
+        sockets = self._groups.sockets
+        deadline = time.monotonic() + _BREAK_S
         while sockets.forming and name in {"", sockets.name} and time.monotonic() < deadline:
-            sockets.shut_down()  # repeatedly, since further connections may be opened
+            sockets.shut_down()  # repeatedly, because further connections may be opened
             self._groups.abort_on_gpu()
             time.sleep(_BREAK_PERIOD_S)
+        _log.debug("aborted the formation of ring %r", name)
 
 
 def _unless_destroyed() -> contextlib.suppress:
@@ -265,11 +277,14 @@ def _unless_destroyed() -> contextlib.suppress:
 
 
 def _started(group: Any) -> int:
-    """Return how many collectives, sends and receives a group has started, by all its backends."""
-    backends, count = {}, 0
-    with contextlib.suppress(RuntimeError):  # destroyed meanwhile
-        backends = {id(one): one for one in map(group._get_backend, group._device_types)}
-    for one in backends.values() or (group,):
-        with contextlib.suppress(RuntimeError):  # not implemented for this one
-            count += int(one._get_sequence_number_for_group())
+    """Return the number of collectives, sends and receives that a group's backends have started."""
+    backends = {}
+    count = 0
+    with contextlib.suppress(RuntimeError):  # the main thread has destroyed the group
+        backends = {
+            id(backend): backend for backend in map(group._get_backend, group._device_types)
+        }
+    for backend in backends.values() or (group,):
+        with contextlib.suppress(RuntimeError):  # this backend does not implement it
+            count += int(backend._get_sequence_number_for_group())
     return count

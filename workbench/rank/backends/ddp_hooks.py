@@ -1,12 +1,12 @@
-"""Records the buckets that PyTorch's DistributedDataParallel reduces, and when they are done.
+"""Records the buckets that PyTorch's DistributedDataParallel reduces, and their completion.
 
-The reducer of a DDP model sends its buckets through a process group. It is given one that forwards
-to the model's own, and notes each bucket. DDP's arithmetic stays as it is: a communication hook
-instead would have to divide the gradients itself, which changes their last bits, and would ignore
-``join(divide_by_initial_world_size=False)``.
+The reducer of a DDP model sends its buckets through a process group. It gets a group that forwards
+to the model's own group, and notes each bucket. DDP's arithmetic does not change. A communication
+hook would have to divide the gradients itself, which would change their last bits. It would also
+ignore ``join(divide_by_initial_world_size=False)``.
 
-A communication hook of the user in Python sends its buckets itself. It is called as it is, and its
-future is followed.
+A communication hook of the user in Python sends its buckets itself. The hook is called unchanged,
+and its future is followed.
 
 `torch_collectives` records other communication by torch.distributed.
 """
@@ -36,11 +36,11 @@ from workbench.rank.recording.recorder import Recorder
 
 Hook = Callable[[Any, Any], Any]
 _MAX_OPERATIONS = 4096
-"""Most descriptions that are kept for a model."""
+"""Maximum number of descriptions that are kept for a model."""
 
 
 class DDPHooks(Hooks):
-    """Reports to a `Recorder` what DistributedDataParallel does in this process."""
+    """Reports the events of DistributedDataParallel in this process to a `Recorder`."""
 
     kind = "buckets of DDP"
 
@@ -52,14 +52,14 @@ class DDPHooks(Hooks):
         self._remember = self.guard.only(self._remember_hook)
         self._calls = calls
         self._models: dict[int, _Model] = {}
-        """By the ``id`` of the reducer, which removes its model when it is freed."""
+        """Models by the ``id`` of their reducer; freeing the reducer removes the model."""
         self._registration = Patches()
         self._assigned: list[list[int]] = []
-        """The parameters of each bucket of the model that was wrapped last, in reverse order."""
+        """Parameters of each bucket of the latest wrapped model, in reverse order."""
         recorder.bucket_sources.append(self)
 
     def install(self) -> None:
-        """Start to record all DDP models, also those that are wrapped already."""
+        """Start recording all DDP models, including already wrapped models."""
         if not dist.is_available():
             return
         for name in ("__init__", "__setstate__", "_update_process_group"):
@@ -68,9 +68,9 @@ class DDPHooks(Hooks):
         self._registration.replace(dist, "_register_comm_hook", self._register)
         self._registration.replace(dist, "_register_builtin_comm_hook", self._register_builtin)
         if dist.is_initialized():
-            for thing in gc.get_objects():
-                if issubclass(type(thing), DistributedDataParallel):
-                    self._follow(thing)
+            for candidate in gc.get_objects():
+                if issubclass(type(candidate), DistributedDataParallel):
+                    self._follow(candidate)
 
     def remove(self) -> None:
         """Stop recording and restore the originals.
@@ -78,7 +78,7 @@ class DDPHooks(Hooks):
         Communication hooks stay registered: DDP offers no way to replace them.
         """
         super().remove()
-        for model in tuple(self._models.values()):  # a finalizer may remove one at any time
+        for model in tuple(self._models.values()):  # a finalizer may remove a model at any time
             model.release()
         if not self._models:
             self._registration.remove()
@@ -89,7 +89,7 @@ class DDPHooks(Hooks):
         Yields
         ------
         tuple
-            The description, and when the bucket was submitted and finished.
+            The description, the time of submission, and the time of the end.
         """
         backward = self._recorder.loop.buckets.backwards
         for model in tuple(self._models.values()):
@@ -104,7 +104,7 @@ class DDPHooks(Hooks):
             model.move(before, ddp.process_group)
 
     def _then_follow(self, original: Function) -> Function:
-        """Return a method after which a model has another reducer, or the reducer another group."""
+        """Wrap a method that changes a model's reducer or the group of the reducer."""
 
         def method(ddp: Any, *args: Any, **kwargs: Any) -> Any:
             self._assigned = []
@@ -123,8 +123,9 @@ class DDPHooks(Hooks):
         return assign
 
     def _follow_model(self, ddp: Any) -> None:
-        """Give the reducer of a model a group that forwards."""
-        reducer, group = getattr(ddp, "reducer", None), getattr(ddp, "process_group", None)
+        """Give the reducer of a model a forwarding group."""
+        reducer = getattr(ddp, "reducer", None)
+        group = getattr(ddp, "process_group", None)
         if isinstance(reducer, dist.Reducer) and group is not None:
             layout = [len(parameters) for parameters in reversed(self._assigned)]
             if not layout and id(reducer) not in self._models:
@@ -133,11 +134,11 @@ class DDPHooks(Hooks):
             self._model(reducer).follow(group, layout, on_gpu=on_gpu)
 
     def _model(self, reducer: Any) -> _Model:
-        """Return what is known of a model, by its reducer."""
+        """Return the record of a model, by its reducer."""
         key = id(reducer)
         if key not in self._models:
-            taken = {model.number for model in tuple(self._models.values())}
-            number = next(number for number in itertools.count() if number not in taken)
+            used_numbers = {model.number for model in tuple(self._models.values())}
+            number = next(number for number in itertools.count() if number not in used_numbers)
             self._models[key] = _Model(number, reducer, self._submitted)
             weakref.finalize(reducer, self._models.pop, key, None).atexit = False
         return self._models[key]
@@ -171,7 +172,9 @@ class DDPHooks(Hooks):
             recorder.used_while_off = True
             return users.hook(users.state, bucket)
         buffer = bucket.buffer()
-        size, handle, began = sent_bytes(buffer), Bucket(recorder), perf_counter_ns()
+        size = sent_bytes(buffer)
+        handle = Bucket(recorder)
+        began = perf_counter_ns()
         with self._calls.hook_of_ddp(handle.sent):
             future = users.hook(users.state, bucket)
             if (model := users.model()) is not None:
@@ -179,7 +182,7 @@ class DDPHooks(Hooks):
         return future
 
     def _note_submitted(self, model: _Model, tensor: Any, size: int, work: Any, began: int) -> None:
-        """Follow a bucket that a reducer has sent through the group that forwards."""
+        """Follow a bucket that a reducer has sent through its forwarding group."""
         if not self._recorder.on:
             self._recorder.used_while_off = True
         else:
@@ -210,7 +213,7 @@ class DDPHooks(Hooks):
 
 
 class _UserHook:
-    """A communication hook of the user, which a reducer keeps until it is freed."""
+    """A communication hook of the user; the reducer keeps it until the reducer is freed."""
 
     def __init__(self, state: Any, hook: Hook) -> None:
         self.state = state
@@ -224,14 +227,14 @@ class _Model:
     Parameters
     ----------
     submitted
-        Called with the model, and for each bucket with its tensor, bytes, `Work` and time.
+        Called for each bucket with the model, and the bucket's tensor, bytes, `Work` and time.
 
     Attributes
     ----------
     hook
-        The user's communication hook in Python, if there is one.
+        The user's communication hook in Python, or None.
     keeps_group
-        Whether a communication hook in C++ uses the group that forwards, and will always do so.
+        Whether a communication hook in C++ uses the forwarding group; it will always use it.
     """
 
     def __init__(self, number: int, reducer: Any, submitted: Callable[..., None]) -> None:
@@ -241,7 +244,7 @@ class _Model:
         self._reducer = weakref.ref(reducer)
         self._submitted = submitted
         self._groups: list[Any] = []
-        """Those that forward; C++ calls the Python half of some, which this keeps."""
+        """Forwarding groups; the list keeps the Python half of groups that C++ calls."""
         self._layout: list[int] = []
         """The number of parameters of each bucket."""
         self._operations: dict[tuple[int, int], Operation] = {}
@@ -249,12 +252,13 @@ class _Model:
         self._backward = -1
 
     def follow(self, group: Any, layout: list[int], *, on_gpu: bool) -> None:
-        """Record what the reducer sends through a group from now on."""
+        """Record the reducer's buckets through a group from now on."""
         reducer = self._reducer()
         if reducer is None:
             return
         if layout:
-            self._layout, self._next = layout, 0
+            self._layout = layout
+            self._next = 0
         self._forward_to(group)
         if not self._groups or self._groups[-1].size() != group.size():
             native = None if on_gpu else native_group.load()
@@ -276,19 +280,20 @@ class _Model:
                 self._groups = []
 
     def move(self, before: Any, group: Any) -> None:
-        """Use another group also in the user's hook, if its state is the earlier one."""
+        """Use another group, also in the user's hook if its state is the earlier group."""
         if self.hook is not None and self.hook.state is before:
             self.hook.state = group
         self._forward_to(group)
 
     def take(self) -> list[tuple[int, int, int]]:
-        """Return the buckets that a group in C++ has noted: submitted, finished or 0, and bytes."""
+        """Return the submission, end (or 0) and bytes of each bucket that C++ groups have noted."""
         return [row for group in self._groups if hasattr(group, "take") for row in group.take()]
 
     def next_bucket(self, backward: int) -> int:
-        """Return the index of the next bucket: a reducer sends them in their order."""
-        if backward != self._backward:  # an earlier one may have failed in the middle
-            self._backward, self._next = backward, 0
+        """Return the index of the next bucket; a reducer sends its buckets in their order."""
+        if backward != self._backward:  # an earlier backward may have failed halfway
+            self._backward = backward
+            self._next = 0
             for group in self._groups:
                 if layout := group.take_layout():
                     self._layout = layout

@@ -1,7 +1,7 @@
-"""The process groups of the ring that has ended, which the next ring forms again.
+"""Process groups of an ended ring; the next ring forms them again.
 
-Code of a cell keeps references to process groups: in variables, in FSDP2 models, device meshes and
-optimizers. These are replaced by references to the groups that were formed again.
+Code of a cell keeps references to process groups in variables, FSDP2 models, device meshes and
+optimizers. These references are replaced by references to the new groups.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _get_backend = distributed_c10d.get_backend
 
 
 class EarlierGroup(NamedTuple):
-    """A process group of the ring that has ended.
+    """A process group of the ended ring.
 
     Attributes
     ----------
     name
-        Its name, which device meshes use; equal on all its ranks.
+        Name of the group, which device meshes use; equal on all its ranks.
     ranks
-        Its ranks in the ring, in increasing order.
+        Ranks of the group in the ring, in increasing order.
     backend
-        Such as ``"gloo"``; empty for that of the default group.
+        Name such as ``"gloo"``; empty for the backend of the default group.
     timeout_s
-        How long its collectives wait, in seconds.
+        Timeout of the group's collectives, in seconds.
     description
-        What its user gave as ``group_desc``.
+        The user's ``group_desc``.
     """
 
     name: str
@@ -57,16 +57,16 @@ class EarlierGroups:
 
     @staticmethod
     def install() -> None:
-        """Have collectives in a group that has ended say so."""
+        """Make collectives on a destroyed group raise an informative error."""
         dist.get_backend = distributed_c10d.get_backend = get_backend
 
     def keep(self) -> None:
-        """Remember the groups that exist, before they are destroyed."""
+        """Store the existing groups before they are destroyed."""
         self._groups = {}
         for group in list(distributed_c10d._world.pg_names):
             with contextlib.suppress(KeyError, RuntimeError, ValueError):
                 described = _describe(group)
-                # other names and orders are not formed again by `new_group`
+                # `new_group` cannot form groups with other names or orders again
                 if described.name.isdecimal() and described.ranks == tuple(sorted(described.ranks)):
                     self._groups[described] = group
 
@@ -75,61 +75,68 @@ class EarlierGroups:
         return list(self._groups)
 
     def form(self, every: Sequence[list[EarlierGroup]], timeout: timedelta) -> None:
-        """Form the groups all of whose ranks still have them; every rank of the ring calls this.
+        """Form the groups again that all their ranks have stored; each rank of the ring calls this.
 
         Parameters
         ----------
         every
             The groups of each rank, by rank.
         timeout
-            How long the forming of a group may take.
+            Time limit for forming a group.
         """
         self._formed = []
-        world, kept = distributed_c10d._world, [set(its) for its in every]
-        known = sorted({group for its in kept for group in its}, key=lambda one: int(one.name))
-        for group in known:
+        world = distributed_c10d._world
+        kept = [set(members) for members in every]
+        unique_groups = sorted(
+            {group for members in kept for group in members}, key=lambda group: int(group.name)
+        )
+        for group in unique_groups:
             if any(rank >= len(kept) or group not in kept[rank] for rank in group.ranks):
                 continue
-            found = dist.group.WORLD
+            process_group = dist.group.WORLD
             if group.name != DEFAULT:
-                world.group_count = int(group.name)  # of which PyTorch makes the name
-                found = dist.new_group(
+                world.group_count = int(group.name)  # PyTorch derives the name from this number
+                process_group = dist.new_group(
                     list(group.ranks), timeout, group.backend or None,
                     group_desc=group.description,
                 )  # fmt: skip
             elif len(group.ranks) != len(every):
                 continue
             if group in self._groups:
-                self._formed.append((self._groups[group], found))
-                distributed_c10d._set_pg_timeout(timedelta(seconds=group.timeout_s), found)
-        names = [int(group.name) for group in known]
+                self._formed.append((self._groups[group], process_group))
+                distributed_c10d._set_pg_timeout(timedelta(seconds=group.timeout_s), process_group)
+        names = [int(group.name) for group in unique_groups]
         world.group_count = max([world.group_count, *(name + 1 for name in names)])
 
     def successor(self, group: Any) -> Any:
-        """Return the group that `form` has formed instead of an earlier one; None if there is none.
+        """Return the successor that `form` has formed for an earlier group; None without one.
 
-        Those of the default group have the same name, and not always the same ranks.
+        The default groups of two rings have the same name, but not always the same ranks.
         """
         return next((new for old, new in self._formed if old is group), None)
 
     def replace(self) -> None:
-        """Let what refers to an earlier group refer to the one that was formed instead."""
-        formed, self._formed, self._groups = self._formed, [], {}
+        """Replace references to earlier groups with references to their successors."""
+        formed = self._formed
+        self._formed = []
+        self._groups = {}
         for old, new in formed:
             for holder in gc.get_referrers(old):
                 _replace(holder, old, new)
         if not formed:
             return
         model_class = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
-        for thing in gc.get_objects():
-            if issubclass(type(thing), DeviceMesh):
+        for candidate in gc.get_objects():
+            if issubclass(type(candidate), DeviceMesh):
                 # Python's garbage collector does not know dictionaries of groups only
                 for old, new in formed:
-                    _replace(getattr(thing, "_pg_registry", {}), old, new)
-            elif issubclass(type(thing), model_class) and hasattr(thing, "reset_iter_state"):
-                # of an iteration that has failed
+                    _replace(getattr(candidate, "_pg_registry", {}), old, new)
+            elif issubclass(type(candidate), model_class) and hasattr(
+                candidate, "reset_iter_state"
+            ):
+                # discard the state of a failed iteration
                 with contextlib.suppress(RuntimeError, AttributeError):  # not the root, or unused
-                    thing.reset_iter_state()
+                    candidate.reset_iter_state()
 
 
 def get_backend(group: Any = None) -> Any:
@@ -142,8 +149,8 @@ def get_backend(group: Any = None) -> Any:
     ValueError
         The group has ended.
     """
-    known = group is None or group in distributed_c10d._world.pg_map
-    if known or not isinstance(group, dist.ProcessGroup) or not dist.is_initialized():
+    is_current = group is None or group in distributed_c10d._world.pg_map
+    if is_current or not isinstance(group, dist.ProcessGroup) or not dist.is_initialized():
         return _get_backend(group)
     raise ValueError(
         f"This process group of {group.size()} ranks has ended with its ring, and another ring was "
@@ -167,12 +174,14 @@ def _replace(holder: Any, old: Any, new: Any) -> None:
     if isinstance(holder, CellType):
         holder.cell_contents = new
     elif isinstance(holder, list):
-        holder[:] = [new if one is old else one for one in holder]
+        holder[:] = [new if value is old else value for value in holder]
     elif not isinstance(holder, type):
         values = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
-        for name in [name for name, one in values.items() if one is old]:
+        for name in [name for name, value in values.items() if value is old]:
             values[name] = new
         if isinstance(holder, dict):
             for owner in gc.get_referrers(holder):
-                if isinstance(owner, type):  # it may be its attributes, which Python also caches
+                if isinstance(
+                    owner, type
+                ):  # the dictionary may be the class's attributes, which Python caches
                     pythonapi.PyType_Modified(py_object(owner))

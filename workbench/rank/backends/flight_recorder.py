@@ -1,7 +1,7 @@
 """Reads PyTorch's Flight Recorders: the collectives that this process has started, in order.
 
-There is one for NCCL, and one for the other backends. The field ``retired`` shows whether a
-collective is finished. Gloo's `send` and `recv` are not recorded.
+PyTorch has one Flight Recorder for NCCL, and one for the other backends. The field ``retired``
+shows whether a collective is finished. Gloo's `send` and `recv` are not recorded.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 
 _ENTRIES = 64
-"""Collectives that are kept. Reading them takes about 30 us each."""
+"""Number of kept collectives. Reading takes about 30 us per collective."""
 _VARIABLE = "TORCH_FR_BUFFER_SIZE"
-"""Which PyTorch reads when the process forms its first process group."""
+"""PyTorch reads this variable when the process forms its first process group."""
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""The function of each Flight Recorder; the second one asks the GPU which events have passed."""
+"""The function of each Flight Recorder; the second function asks the GPU for passed events."""
 
 
 class Recorded(NamedTuple):
@@ -28,17 +28,17 @@ class Recorded(NamedTuple):
     Attributes
     ----------
     id
-        The number of its Flight Recorder, and its own number there.
+        Number of the Flight Recorder, and number of the collective there.
     group
-        The name of its process group.
+        Name of the process group.
     name
         The function, and the collective's number in its group, such as ``"all_reduce 12"``.
     submitted
-        When it was submitted, as ``time.perf_counter_ns()``.
+        Time of submission, as ``time.perf_counter_ns()``.
     finished
-        Whether it is finished.
+        Whether the collective is finished.
     tensors
-        Shapes and dtypes of what this rank gives, such as ``"Float [100, 8]"``.
+        Shapes and dtypes of this rank's inputs, such as ``"Float [100, 8]"``.
     """
 
     id: tuple[int, int]
@@ -50,19 +50,19 @@ class Recorded(NamedTuple):
 
 
 _earlier = [-1] * len(_DUMPS)
-"""The last collective of process groups that have ended, of each Flight Recorder."""
+"""Number of the last collective of ended process groups, for each Flight Recorder."""
 
 
 def enable() -> None:
-    """Start to record, before the first process group is formed."""
+    """Start recording, before the first process group is formed."""
     if not torch.cuda.is_available():  # NCCL's default is larger
         os.environ.setdefault(_VARIABLE, str(_ENTRIES))
 
 
 def forget() -> None:
     """Ignore the collectives until now: their process groups have ended."""
-    for one in _read():
-        recorder, number = one.id
+    for operation in _read():
+        recorder, number = operation.id
         _earlier[recorder] = max(number, _earlier[recorder])
 
 
@@ -72,29 +72,36 @@ def unfinished(*, gpu: bool = True) -> list[Recorded]:
     Parameters
     ----------
     gpu
-        Whether to include those of NCCL, which is not possible while a CUDA graph is captured.
+        Whether to include NCCL's collectives; not possible while a CUDA graph is captured.
     """
-    return [one for one in _read(gpu) if one.id[1] > _earlier[one.id[0]] and not one.finished]
+    return [
+        operation
+        for operation in _read(gpu)
+        if operation.id[1] > _earlier[operation.id[0]] and not operation.finished
+    ]
 
 
 def _read(gpu: bool = True) -> list[Recorded]:
-    found, clocks = [], perf_counter_ns() - time_ns()
+    operations = []
+    clocks = perf_counter_ns() - time_ns()
     for recorder, function in enumerate(_DUMPS if gpu else _DUMPS[:1]):
         dump = getattr(torch._C._distributed_c10d, function, None)
-        if dump is None:  # PyTorch before 2.6, or one without NCCL
+        if dump is None:  # PyTorch before 2.6, or a build without NCCL
             continue
         with contextlib.suppress(ValueError, KeyError, RuntimeError, TypeError):  # another format
             entries = json.loads(dump(True, False)).get("entries", [])
-            found += [_recorded(recorder, entry, clocks) for entry in entries]
-    return sorted(found, key=lambda one: (one.submitted, one.id))
+            operations += [_recorded(recorder, entry, clocks) for entry in entries]
+    return sorted(operations, key=lambda operation: (operation.submitted, operation.id))
 
 
 def _recorded(recorder: int, entry: dict[str, Any], clocks: int) -> Recorded:
     function = entry["profiling_name"].rpartition(":")[2]
-    group, finished = entry["process_group"][0], bool(entry["retired"])
+    group = entry["process_group"][0]
+    finished = bool(entry["retired"])
     name = f"{function} {entry['collective_seq_id']}"
     submitted = int(entry["time_created_ns"]) + clocks
-    sizes, dtypes = entry.get("input_sizes", ()), entry.get("input_dtypes", ())
-    tensors = ", ".join(f"{one} {list(size)}" for one, size in zip(dtypes, sizes, strict=False))
+    sizes = entry.get("input_sizes", ())
+    dtypes = entry.get("input_dtypes", ())
+    tensors = ", ".join(f"{dtype} {list(size)}" for dtype, size in zip(dtypes, sizes, strict=False))
     number = int(entry["record_id"])
     return Recorded((recorder, number), str(group), name, submitted, finished, tensors)

@@ -1,7 +1,7 @@
-"""A process group that forwards what the reducer of a DDP model calls, and notes its buckets.
+"""A process group that forwards the calls of a DDP model's reducer, and notes its buckets.
 
-`native_group` has the same in C++. This one is used where that is not compiled, and on GPUs, where
-events in the stream tell when a bucket is done.
+`native_group` is the same group in C++. This module is used if the C++ group is not compiled, and
+on GPUs, because there events in the stream show when a bucket is done.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from workbench.rank.backends.torch_operations import sent_bytes
 from workbench.rank.interrupts import postpones_interrupts
 from workbench.rank.recording.patches import Function
 
-_ALLREDUCE, _BROADCAST = dist.ProcessGroup.allreduce, dist.ProcessGroup.broadcast
-"""The methods themselves, which recording replaces in the class."""
+_ALLREDUCE = dist.ProcessGroup.allreduce
+_BROADCAST = dist.ProcessGroup.broadcast
+"""The original methods; recording replaces them in the class."""
 
 
 def called_by_reducer(function: Function) -> Function:
@@ -35,19 +36,20 @@ def called_by_reducer(function: Function) -> Function:
 
 
 class ForwardingGroup(dist.ProcessGroup):
-    """Forwards to another group.
+    """Forwards collectives to another group.
 
     Parameters
     ----------
     real
-        That group.
+        The other group.
     submitted
-        Called with each tensor that was reduced, its bytes before, its `Work`, and the time before.
+        Called for each submitted bucket with its tensor, its bytes before, its `Work`, and the
+        time before.
 
     Attributes
     ----------
     real
-        The group; another one of as many ranks can be set.
+        The other group; another group with the same number of ranks can be set.
     """
 
     def __init__(self, real: Any, submitted: Callable[[Any, int, Any, int], None]) -> None:
@@ -58,7 +60,7 @@ class ForwardingGroup(dist.ProcessGroup):
 
     @called_by_reducer
     def allreduce(self, tensors: Any, options: Any) -> Any:
-        """Reduce a bucket, or the map of the parameters that were used."""
+        """Reduce a bucket, or the map of used parameters."""
         bucket = tensors[0]
         # while a sparse gradient is reduced, a thread of Gloo puts the rows of all ranks in it
         size = sent_bytes(bucket)
@@ -66,19 +68,20 @@ class ForwardingGroup(dist.ProcessGroup):
         real = self.real
         plain = type(real) is dist.ProcessGroup
         work = _ALLREDUCE(real, tensors, options) if plain else real.allreduce(tensors, options)
-        if bucket.dtype != torch.int32:  # else it is the map
+        if bucket.dtype != torch.int32:  # otherwise the tensor is the map
             self._submitted(bucket, size, work, began)
         return work
 
     @called_by_reducer
     def broadcast(self, tensors: Any, options: Any) -> Any:
-        """Broadcast how DDP has divided the parameters again."""
+        """Broadcast DDP's new division of the parameters into buckets."""
         real = self.real
         self._layout = tensors[0]  # the last call has the number of parameters of each bucket
         plain = type(real) is dist.ProcessGroup
         return _BROADCAST(real, tensors, options) if plain else real.broadcast(tensors, options)
 
     def take_layout(self) -> list[int]:
-        """Return the number of parameters of each bucket if DDP has divided them again."""
-        layout, self._layout = self._layout, None
+        """Return the number of parameters of each bucket after a new division; else empty."""
+        layout = self._layout
+        self._layout = None
         return [] if layout is None else list(layout.tolist())

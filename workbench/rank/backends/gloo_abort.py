@@ -1,7 +1,7 @@
 """Reports why Gloo ends this process: tensors of a collective differ between ranks.
 
-Gloo's threads raise an exception in C++ that nothing catches when a peer sends more bytes than this
-rank expects. What the process writes then to its descriptors is lost, unless it goes to the log.
+If a peer sends more bytes than this rank expects, a thread of Gloo raises a C++ exception that no
+code catches. Later output of the process is lost unless it goes to the log.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ _LIBRARY = "libstdc++.so.6"
 _SET_HANDLER = "_ZSt13set_terminatePFvvE"
 _HANDLER = ctypes.CFUNCTYPE(None)
 _NAME_OFFSET = ctypes.sizeof(ctypes.c_void_p)
-"""Where a ``std::type_info`` has the address of its name."""
+"""Offset of the address of the name in a ``std::type_info``."""
 _ENFORCE = b"gloo13EnforceNotMet"
 _SAVED_FROM = 10
 """Lowest number of a saved descriptor: cells may close small ones."""
 
 _kept: list[object] = []
-"""What C++ refers to."""
+"""Objects that C++ refers to."""
 
 
 def install() -> None:
-    """Handle exceptions in C++ that nothing catches; outside of cells."""
+    """Handle uncaught exceptions in C++; called outside of cells."""
     try:
         library = ctypes.CDLL(_LIBRARY)
-        set_handler, exception_type = library[_SET_HANDLER], library.__cxa_current_exception_type
+        set_handler = library[_SET_HANDLER]
+        exception_type = library.__cxa_current_exception_type
     except (OSError, AttributeError):  # another C++ library
         return
     if _kept:

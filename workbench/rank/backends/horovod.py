@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
 import sys
@@ -44,12 +45,13 @@ from workbench.wire import Message
 from workbench.wire.rank_messages import UNIDENTIFIED, RendezvousPort, RingCheck
 from workbench.wire.transport import Transport
 
+_log = logging.getLogger(__name__)
 _SHUTDOWN_S = 1.0
-"""How long Horovod's shutdown may take before the sockets of the ring are shut down."""
+"""Time limit for Horovod's shutdown before the sockets of the ring are shut down."""
 _BREAK_S = 5.0
 _BREAK_PERIOD_S = 0.1
 _SYNCHRONIZE = mpi_ops.synchronize.__code__
-"""Of the function in which every wait for a collective ends."""
+"""Code of the function that ends every wait for a collective."""
 _WITHOUT_TENSOR = (mpi_ops.barrier.__code__, mpi_ops.join.__code__)
 _FUNCTION_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
 _LOST = (
@@ -60,7 +62,7 @@ _LOG = re.compile(r"Horovod could not be initialized: (?:\[[^]]*\.(?:cc|h):\d+\]
 
 
 class HorovodBackend(Backend):
-    """Joins this process in a Horovod ring, which it can end by shutting down its sockets."""
+    """Joins this process in a Horovod ring; shutting down its sockets ends the ring."""
 
     poll = staticmethod(horovod_hooks.poll)
 
@@ -81,8 +83,8 @@ class HorovodBackend(Backend):
         self._ring = RingSockets()
         self._thread = HorovodThread(self._thread_ended)
         self._aborted: str | None = None
-        """The ring that is not to be formed any more, which this rank may not have begun to; empty
-        for the one that is being formed, and None for none."""
+        """The ring that must no longer be formed; this rank may not have begun to form it. Empty
+        for the ring that is being formed; None if no ring was aborted."""
         self._shutdown = threading.Lock()
         """Horovod's shutdown joins its thread; two concurrent calls would wait forever."""
 
@@ -92,26 +94,26 @@ class HorovodBackend(Backend):
         return {"Horovod": horovod.__version__}
 
     def install(self) -> None:
-        """Let a cell create its optimizer repeatedly."""
+        """Enable a cell to create its optimizer repeatedly."""
         optimizers.NewestOptimizer().install()
         self._tensorflow.install()
         script_groups.install()
 
     def pending(self) -> Pending:
-        """Return what is not finished or waited for, in any thread; empty if it is not known."""
-        found = (self._tap and self._tap.pending()) or Pending({}, {})
-        return found._replace(handles=frozenset(list(mpi_ops._handle_map)))
+        """Return the collectives that are not finished or not waited for; see `Backend.pending`."""
+        pending = (self._tap and self._tap.pending()) or Pending({}, {})
+        return pending._replace(handles=frozenset(list(mpi_ops._handle_map)))
 
     def settings(self, interface: str) -> dict[str, str]:
-        """Return Horovod's environment variables, which a cell can change; none before a ring.
+        """Return Horovod's environment variables, which a cell can change; empty before a ring.
 
-        Ranks with different values may be unable to form a ring. ``MPI_JOB`` is the job in which
-        this process can use Horovod's MPI controller. `interface` is its network interface.
+        Ranks with different values may be unable to form a ring. ``MPI_JOB`` is the MPI job that
+        allows this process to use Horovod's MPI controller. `interface` is its network interface.
         """
         formed = self._ring.name != "" or mpi_controller.is_used()
-        own = _own_settings() if formed else {}
+        process_settings = _own_settings() if formed else {}
         job = "" if self._ring.name else mpi_controller.job()
-        return {**own, mpi_controller.JOB: job, **free_address(interface)}
+        return {**process_settings, mpi_controller.JOB: job, **free_address(interface)}
 
     @neutral()
     def init_ring(self, environment: dict[str, str], shared: dict[str, str]) -> RingCheck:
@@ -122,11 +124,12 @@ class HorovodBackend(Backend):
         environment
             The HOROVOD_* variables of this rank, which Horovod reads in every init.
         shared
-            Those of the other ranks, used where this rank has no value.
+            The variables of the other ranks, used where this rank has no value.
         """
         os.environ.update({**shared, **_own_settings(), **environment})
-        mpi = mpi_controller.is_used()  # whose ring has no sockets that could be shut down
-        aborted, self._aborted = self._aborted, None
+        mpi = mpi_controller.is_used()  # a ring of MPI has no sockets that could be shut down
+        aborted = self._aborted
+        self._aborted = None
         if not mpi:
             if aborted == environment["HOROVOD_GLOO_RENDEZVOUS_PORT"]:
                 raise RingNotFormed(ABORTED)  # the other ranks no longer wait for this one
@@ -145,8 +148,8 @@ class HorovodBackend(Backend):
                     raise RingNotFormed(ABORTED)
                 with starts():
                     _init()
-                one = torch.ones(1, dtype=torch.float32, device="cpu")
-                total = hvd.allreduce(one, op=hvd.Sum, name="workbench.ready")
+                tensor = torch.ones(1, dtype=torch.float32, device="cpu")
+                total = hvd.allreduce(tensor, op=hvd.Sum, name="workbench.ready")
             process_sets.note_members(self._recorder)
         except BaseException as error:
             if mpi:
@@ -162,19 +165,19 @@ class HorovodBackend(Backend):
         return RingCheck(float(total.item()), process_sets.dynamic(), self.transports())
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:
-        """Shut Horovod down; with `peer_lost`, first the sockets, for which it would wait."""
+        """Shut Horovod down; with `peer_lost`, first shut down sockets that it would wait for."""
         if peer_lost:
             self._ring.shut_down()
         with self._shutdown:
-            # also resets the numbers of handles, by which ranks match unnamed collectives;
-            # after a failure they differ between ranks
+            # this also resets the numbers of handles: ranks match unnamed collectives by these
+            # numbers, and after a failure the numbers differ between ranks
             hvd.shutdown()
-        things = gc.get_objects()
-        process_sets.end_with_ring(things)
-        optimizers.discard_handles(things)
+        objects = gc.get_objects()
+        process_sets.end_with_ring(objects)
+        optimizers.discard_handles(objects)
 
     def abort_init(self, ring: str) -> None:
-        """Shut down the sockets of a ring that is being formed or left, or never form it."""
+        """Stop forming or leaving a ring: shut down its sockets in a thread, or never begin."""
         self._aborted = ring
         in_thread(self._abort_init, ring)
 
@@ -182,16 +185,16 @@ class HorovodBackend(Backend):
         """Shut Horovod down in a thread; after a time limit, shut down the ring's sockets.
 
         ``hvd.shutdown`` is not used: it clears PyTorch's handles first, and the blocked
-        caller would raise an error about a missing handle. Without a peer, MPI never ends a
-        collective, nor does Horovod's shutdown: then nothing is done.
+        caller would raise an error about a missing handle. After the loss of a peer, neither MPI
+        nor Horovod's shutdown ends a collective. In this case, nothing is done.
         """
         if peer_lost and mpi_controller.is_used():
             return
-        # with the current ring: a delayed thread must not end the next one
+        # the thread gets the current ring, because a delayed thread must not end the next ring
         in_thread(self._break, self._ring, peer_lost)
 
     def is_initialized(self) -> bool:
-        """Return whether Horovod is initialized, which a cell can change, and its thread runs."""
+        """Return whether Horovod is initialized and its thread runs; a cell can change both."""
         return bool(mpi_ops.is_initialized()) and self._thread.is_alive()
 
     @neutral()
@@ -232,14 +235,14 @@ class HorovodBackend(Backend):
         }
 
     def receive(self, message: Message) -> bool:
-        """Handle the port for which hvd.init() in a cell waits."""
+        """Handle the port that hvd.init() in a cell waits for."""
         if not isinstance(message, RendezvousPort):
             return False
         cell_init.take_port(message)
         return True
 
     def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:
-        """Return the call, if it is a barrier or a join, and the handle for which it waits."""
+        """Return the name of a barrier or a join, and the handle that the thread waits for."""
         # an op of TensorFlow is pending only while its caller waits
         ops = [handle for handle in self.pending().operations if handle < 0]
         if ops:
@@ -253,13 +256,13 @@ class HorovodBackend(Backend):
         return name, frame.f_locals["handle"], 0
 
     def collective_of(self, frame: FrameType | None) -> tuple[str, int]:
-        """Return the collective's name, or that of its function, and its process set."""
+        """Return the name of the collective or of its function, and its process set."""
         name = function = ""
         process_set: Any = None
         while frame is not None:
             if frame.f_code.co_filename.endswith(_FUNCTION_FILES):
-                given = frame.f_locals.get("name")
-                name = name or (given if isinstance(given, str) else "")
+                local_name = frame.f_locals.get("name")
+                name = name or (local_name if isinstance(local_name, str) else "")
                 function = frame.f_code.co_name
                 if process_set is None:
                     process_set = frame.f_locals.get("process_set")
@@ -270,17 +273,19 @@ class HorovodBackend(Backend):
         return name, int(getattr(process_set, "process_set_id", 0) or 0)
 
     def _abort_init(self, name: str) -> None:
-        ring, deadline = self._ring, time.monotonic() + _BREAK_S
+        ring = self._ring
+        deadline = time.monotonic() + _BREAK_S
         while name in {"", ring.name} and time.monotonic() < deadline:
             if not (ring.forming or self._shutdown.locked()):
                 return
-            ring.shut_down()  # repeatedly, since Gloo may open further connections
+            ring.shut_down()  # repeatedly, because Gloo may open further connections
             time.sleep(_BREAK_PERIOD_S)
+        _log.debug("stopped aborting ring %r", name)
 
     def _break(self, ring: RingSockets, peer_lost: bool) -> None:
         """End a ring; may take seconds."""
         if ring.forming:
-            # by hvd.init() in a cell, which never returns if Horovod is shut down just after
+            # hvd.init() in a cell forms it, and never returns if Horovod is shut down just after
             self._abort_init(ring.name)
             return
 
@@ -293,15 +298,16 @@ class HorovodBackend(Backend):
         shutdown = in_thread(shut_down)
         shutdown.join(0 if peer_lost else _SHUTDOWN_S)
         deadline = time.monotonic() + _BREAK_S
-        # until Horovod's own thread has ended, for which all callers wait
+        # this lasts until Horovod's own thread has ended, because all callers wait for it
         while shutdown.is_alive() and self._ring is ring and time.monotonic() < deadline:
-            ring.shut_down()  # repeatedly, since Gloo may use further connections
+            ring.shut_down()  # repeatedly, because Gloo may use further connections
             shutdown.join(_BREAK_PERIOD_S)
         if not shutdown.is_alive() and not ring.forming:
             self._end_lost(ring)
+        _log.debug("shut down ring %r (peer lost: %s)", ring.name, peer_lost)
 
     def _thread_ended(self) -> None:
-        """End a ring whose thread has ended by an error, so that no rank waits for this one."""
+        """End a ring after an error has ended its thread, so that no rank waits for this rank."""
         ring = self._ring
         with self._shutdown:
             if ring is not self._ring or ring.forming or not mpi_ops.is_initialized():
@@ -309,13 +315,14 @@ class HorovodBackend(Backend):
             if self._thread.is_alive():  # a cell has initialized Horovod again since
                 return
             ring.shut_down()
+        _log.debug("shut down ring %r, because Horovod's thread has ended", ring.name)
         self._end_lost(ring)
 
     def _end_lost(self, ring: RingSockets) -> None:
         """End the waits for collectives of a ring that Horovod's thread has left unfinished.
 
-        An error in that thread ends it, such as too little memory for the fusion buffer, and what
-        it was executing is never done. The callers get a ValueError.
+        An error in that thread ends it, for example too little memory for the fusion buffer. The
+        collectives in progress then never end. Their callers get a ValueError.
         """
         deadline = time.monotonic() + _SHUTDOWN_S
         while self._ring is ring and _unfinished():
@@ -336,14 +343,14 @@ def _unfinished() -> bool:
 def _is_finished(handle: int) -> bool:
     try:
         return bool(horovod_hooks.poll(handle))
-    except ValueError:  # cleared meanwhile
+    except ValueError:  # another thread has cleared the handle
         return True
 
 
 def _transport(ring: RingSockets) -> Transport:
-    """Return how collectives of CPU tensors are carried; those of GPUs use NCCL where it is built.
+    """Return the transport for collectives of CPU tensors; GPU tensors use NCCL if it is built.
 
-    Horovod uses Gloo or MPI for the control of the ring, and the same for CPU tensors.
+    Horovod uses Gloo or MPI for the control of the ring, and the same library for CPU tensors.
     """
     if hvd.gloo_enabled():
         return gloo_transport(ring.addresses())
@@ -355,18 +362,18 @@ def _own_settings() -> dict[str, str]:
 
 
 def _init() -> None:
-    """Call hvd.init(); raise an error with the reason, which Horovod only logs."""
+    """Call hvd.init(); on failure, raise an error with the reason from Horovod's log."""
     logged = _log_size()
     try:
         hvd.init()
     except ValueError as error:
         cause = _LOG.findall(_log_since(logged))
-        why = f"hvd.init() failed: {cause[-1]}" if cause else str(error)
-        raise RingNotFormed(why) from None
+        reason = f"hvd.init() failed: {cause[-1]}" if cause else str(error)
+        raise RingNotFormed(reason) from None
 
 
 def _log_size() -> int:
-    """Return the size of the log file, which descriptor 2 refers to; 0 if it is closed."""
+    """Return the size of the log file behind descriptor 2; 0 if the descriptor is closed."""
     try:
         return os.fstat(2).st_size
     except OSError:
@@ -374,7 +381,7 @@ def _log_size() -> int:
 
 
 def _log_since(size: int) -> str:
-    """Return what was logged since the log had this size; empty if it cannot be read."""
+    """Return the log after its first `size` bytes; empty if it cannot be read."""
     try:
         return os.pread(2, 1 << 16, size).decode(errors="replace")
     except OSError:

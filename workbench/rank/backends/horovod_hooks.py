@@ -1,4 +1,4 @@
-"""Records when a rank waits for collectives of Horovod, and which of them are of optimizers."""
+"""Records a rank's waits for Horovod's collectives, and the collectives of optimizers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _OWNERS = (
 """Modules that have imported `synchronize`."""
 
 poll = mpi_ops.mpi_lib.horovod_torch_poll
-"""Returns whether a collective is done; raises ValueError if Horovod has cleared its handle."""
+"""Return whether a collective is done; raise ValueError if Horovod has cleared its handle."""
 
 
 class HorovodHooks(Hooks):
-    """Reports to a `Recorder` what Horovod does in this process.
+    """Reports Horovod's events in this process to a `Recorder`.
 
     Parameters
     ----------
     tap
-        Records the collectives; None if Horovod was built by something else.
+        Records the collectives; None if another tool has built Horovod.
     """
 
     def __init__(self, recorder: Recorder, tap: Tap | None) -> None:
@@ -44,7 +44,7 @@ class HorovodHooks(Hooks):
         self._tap = tap
 
     def install(self) -> None:
-        """Start to record."""
+        """Start recording."""
         if self._tap is not None:
             self._tap.optimizer_names.update(optimizers.parameter_names())
             self._tap.record()
@@ -63,7 +63,7 @@ class HorovodHooks(Hooks):
                 replace(optimizer, "_make_hook", self._note_name)
 
     def remove(self) -> None:
-        """Stop to record."""
+        """Stop recording."""
         with optimizers.copied():
             super().remove()
         if self._tap is not None:
@@ -77,7 +77,7 @@ class HorovodHooks(Hooks):
             if handle not in mpi_ops._handle_map:  # nothing to wait for
                 return original(handle)
             waits = recorder.waits
-            # called once per gradient: nothing is called here that can be avoided
+            # this function runs once per gradient, so it avoids all unnecessary calls
             try:
                 done = poll(handle)
             except ValueError:  # another thread has cleared it
@@ -147,14 +147,14 @@ class HorovodHooks(Hooks):
 
 
 class PausingWaits(Hooks):
-    """Makes waits for Horovod's collectives pause as with recording, and records nothing.
+    """Makes waits for Horovod's collectives pause as with recording, without recording.
 
-    Horovod's own wait polls without a pause, and takes the core that its threads may need. A cell
-    that waits in that way cannot be compared with one that is recorded.
+    Horovod's own wait polls without a pause, and takes a core that its threads may need. A cell
+    that waits in that way cannot be compared with a recorded cell.
     """
 
     def install(self) -> None:
-        """Start to pause."""
+        """Start pausing."""
         for owner in _OWNERS:
             self.replace(owner, "synchronize", self._wait)
 

@@ -1,6 +1,6 @@
 """Reads the times of collectives that Horovod records in this process.
 
-`workbench build-horovod` adds the functions that are called here; see
+`workbench build-horovod` adds the functions that this module calls; see
 `workbench.horovod_build.tap`.
 """
 
@@ -23,19 +23,19 @@ from workbench.rank.recording.collectives import NONE, UNNAMED, Collected, Opera
 from workbench.wire.record import TIMES
 
 _VERSION = 1
-_RECORDS = 1 << 20
-"""Most records that Horovod keeps (88 MB) while nobody reads them."""
+_MAX_RECORDS = 1 << 20
+"""Maximum number of unread records that Horovod keeps (88 MB)."""
 _READ = 4096
 _NAME_BITS = 48
-"""Horovod numbers at most so many names."""
-_PLANS = 256
-"""Most descriptions of iterations that are kept."""
+"""Number of bits of the number of a name in Horovod."""
+_MAX_PLANS = 256
+"""Maximum number of kept descriptions of iterations."""
 _COLUMNS = ("name", "handle", "process_set", "bytes", "status", "library", *TIMES)
 """The 64-bit integers of a record."""
 _NAME, _HANDLE, _SET, _BYTES, _STATUS, _LIBRARY = range(6)
 _FINISHED = _COLUMNS.index("finished")
 _DESCRIBE = [_NAME, _BYTES, _SET, _LIBRARY]
-"""The columns from which a collective is described."""
+"""The columns that determine the description of a collective."""
 _KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 _OPERATION = re.compile(
     rf"(?P<grouped>grouped_)?(?P<kind>{'|'.join(_KINDS)})\.(?P<name>.*)", re.DOTALL
@@ -46,28 +46,28 @@ _NO_NAME = re.compile(r"noname(\.\d+)?")
 _TENSORFLOW = re.compile(
     r"(?:.*/)?(?:Horovod(?:Grouped)?[A-Z][a-z]+(?:_(?P<tensor>.+))?|(?P<own>Distributed\w+_.+))"
 )
-"""A name that Horovod gives an op of TensorFlow: scopes, and the tensor's name if it has one."""
+"""Horovod's name of an op of TensorFlow: scopes, and the name of the tensor if it has a name."""
 _OF_OPTIMIZER = re.compile(r"(?:.*/)?Distributed\w+_Allreduce.*")
 """The names of TensorFlow's ops that reduce gradients."""
 Records = npt.NDArray[np.int64]
-"""Of shape (records, columns)."""
+"""An array of shape (records, columns)."""
 _PARTS_OF_SPARSE = {".values": ".indices", ".indices": ".values"}
 
 
 class Tap:
-    """The collectives that Horovod has finished in this process, and those that are pending.
+    """The finished and the pending collectives of Horovod in this process.
 
     Parameters
     ----------
     library
         Horovod's library.
     members
-        The ranks of each process set other than that of all ranks.
+        The ranks of each process set, except the set of all ranks.
 
     Attributes
     ----------
     optimizer_names
-        Names under which optimizers reduce gradients.
+        Names that optimizers use to reduce gradients.
     world_size
         Number of ranks in the ring.
     """
@@ -82,10 +82,10 @@ class Tap:
         self._library = library
         self._members = members
         self._into = np.zeros((_READ, len(_COLUMNS)), np.int64)
-        """Where records are read; rows with a time at which they finished are not in `_unread`."""
+        """Buffer for reading; rows with a finishing time were not copied to `_unread` yet."""
         self._address = self._into.ctypes.data
         self._unread: list[Records] = []
-        """What was read and not returned yet."""
+        """Records that were read, but not returned yet."""
         self._reading = threading.Lock()
         self._operations: dict[bytes, tuple[Operation, ...]] = {}
         self.optimizer_names: set[str] = set()
@@ -93,7 +93,7 @@ class Tap:
 
     @classmethod
     def open(cls, members: dict[int, tuple[int, ...]]) -> Tap | None:
-        """Return the tap of this process; None if something else has built Horovod."""
+        """Return the tap of this process; None if another tool has built Horovod."""
         library = mpi_ops._basics.MPI_LIB_CTYPES
         if not hasattr(library, "horovod_tap_version"):
             return None
@@ -101,32 +101,32 @@ class Tap:
             return None
         return cls(library, members)
 
-    def record(self, most: int = _RECORDS) -> None:
-        """Start to record the times of collectives.
+    def record(self, most: int = _MAX_RECORDS) -> None:
+        """Start recording the times of collectives.
 
         Parameters
         ----------
         most
-            Most tensors that are kept until they are read; 0 stops recording.
+            Maximum number of tensors that are kept until they are read; 0 stops recording.
         """
         self._library.horovod_tap_enable(most)
 
     @property
     def lost(self) -> int:
-        """How many tensors were not recorded, since too many had not been read."""
+        """Number of tensors that were not recorded because too many were unread."""
         return int(self._library.horovod_tap_lost())
 
     def ring_formed(self, world_size: int) -> None:
-        """Describe later collectives as those of another ring."""
+        """Describe later collectives as collectives of another ring."""
         self.world_size = world_size
         self._operations = {}
 
     def take(self, until: int) -> Collected:
-        """Return the collectives that finished up to a moment and were not returned before."""
+        """Return the collectives that have finished by `until` and were not returned before."""
         return self._take([until], None)[0]
 
     def take_each(self, untils: Sequence[int], handles: Sequence[Sequence[int]]) -> list[Collected]:
-        """Return for each moment what `take` would, but only what has one of its handles."""
+        """Return the result of `take` for each moment, only with the handles of this moment."""
         return self._take(untils, handles)
 
     def _take(
@@ -140,17 +140,18 @@ class Tap:
                 part = _parts(records, untils, handles)
             done = (part >= 0) & (records[:, _FINISHED] <= np.array(untils, np.int64)[part])
             rest = records[~done]
-            done &= records[:, _STATUS] == 0  # a failed one has communicated nothing
+            done &= records[:, _STATUS] == 0  # a failed collective has communicated nothing
             if not done.all():
-                records, part = records[done], part[done]
-            found = [NONE] * len(untils)
+                records = records[done]
+                part = part[done]
+            collected = [NONE] * len(untils)
             if len(records):
-                found = self._collected(records, part, len(untils))
-            self._unread = [rest]  # only now: after a MemoryError, all is returned by the next call
-        return found
+                collected = self._collected(records, part, len(untils))
+            self._unread = [rest]  # set only now: after a MemoryError, the next call returns all
+        return collected
 
     def pending(self) -> Pending | None:
-        """Return what is not finished, in any thread; None if Horovod cannot tell now."""
+        """Return the unfinished collectives, in any thread; None if Horovod cannot tell now."""
         size = 1 << 16
         while True:
             text = ctypes.create_string_buffer(size)
@@ -162,7 +163,7 @@ class Tap:
             size = 2 * needed
 
     def _read(self) -> Records:
-        """Return all records that were not returned before, also by a call that has failed."""
+        """Return all records that were not returned before, including records of failed calls."""
         finished = self._into[:, _FINISHED]
         count = _READ
         while count == _READ:
@@ -181,15 +182,17 @@ class Tap:
     def _collected(
         self, records: Records, part: npt.NDArray[np.int64], parts: int
     ) -> list[Collected]:
-        """Return the collectives of each part of some records; a group of tensors is one."""
+        """Return the collectives of each part of `records`; a group of tensors counts as one."""
         order = _by_part_and_name(records, part)
-        records, part = records.take(order, axis=0), part[order]
+        records = records.take(order, axis=0)
+        part = part[order]
         tensors = np.ones(len(records), np.int64)
         handles = np.sort(records[:, _HANDLE])
         if (handles[1:] == handles[:-1]).any():
             records, part, tensors = _grouped(records, part)
         described = np.empty((len(records), len(_DESCRIBE) + 1), np.int64)
-        described[:, :-1], described[:, -1] = records[:, _DESCRIBE], tensors
+        described[:, :-1] = records[:, _DESCRIBE]
+        described[:, -1] = tensors
         times = _times(records)
         bounds = part.searchsorted(np.arange(parts + 1)).tolist()
         return [
@@ -197,11 +200,11 @@ class Tap:
         ]
 
     def _part(self, described: Records, times: npt.NDArray[np.int64]) -> Collected:
-        """Return collectives by their `_DESCRIBE` and tensors, without barriers and joins."""
+        """Return the collectives of described records, without barriers and joins."""
         key = described.tobytes()
         operations = self._operations.get(key)
         if operations is None:
-            if len(self._operations) >= _PLANS:
+            if len(self._operations) >= _MAX_PLANS:
                 self._operations.clear()
             operations = self._operations[key] = self._describe(described)
         if len(operations) < len(described):
@@ -209,43 +212,51 @@ class Tap:
         return Collected(operations, times)
 
     def _describe(self, described: Records) -> tuple[Operation, ...]:
-        """Return the operations of some records, without barriers and joins."""
+        """Return the operations of described records, without barriers and joins."""
         rows = [
             (match, *others)
             for id_, *others in described.tolist()
             if (match := _match(self._name(id_)))
         ]
-        found = [self._operation(*row) for row in rows]
-        names = {(one.name, one.process_set) for one in found if one.kind == "allgather"}
-        return tuple(self._final(one, names) for one in found)
+        operations = [self._operation(*row) for row in rows]
+        names = {
+            (operation.name, operation.process_set)
+            for operation in operations
+            if operation.kind == "allgather"
+        }
+        return tuple(self._final(operation, names) for operation in operations)
 
     def _operation(
         self, match: re.Match[str], size: int, process_set: int, library: int, tensors: int
     ) -> Operation:
         kind = match["kind"]
-        its_library = self._name(library) if library >= 0 else ""
-        if its_library.startswith("MPI_") and not mpi_controller.is_used():
+        library_name = self._name(library) if library >= 0 else ""
+        if library_name.startswith("MPI_") and not mpi_controller.is_used():
             # Gloo's alltoall is recorded under MPI's name
-            its_library = f"GLOO_{its_library.removeprefix('MPI_')}"
-        if "ADASUM" in its_library:
+            library_name = f"GLOO_{library_name.removeprefix('MPI_')}"
+        if "ADASUM" in library_name:
             kind = "adasum"
         by = "optimizer" if _OF_OPTIMIZER.fullmatch(match["name"]) else "cell"
         ranks = len(self._members.get(process_set, ())) or self.world_size
-        return Operation(_label(match), size, tensors, kind, process_set, ranks, by, its_library)
+        return Operation(_label(match), size, tensors, kind, process_set, ranks, by, library_name)
 
-    def _final(self, one: Operation, allgathers: set[tuple[str, int]]) -> Operation:
+    def _final(self, operation: Operation, allgathers: set[tuple[str, int]]) -> Operation:
         """Return an operation with its caller, or as a part of a sparse allreduce."""
-        stem, dot, part = one.name.rpartition(".")
+        stem, dot, part = operation.name.rpartition(".")
         other = stem + _PARTS_OF_SPARSE.get(dot + part, "")
-        if one.kind == "allgather" and other != stem and (other, one.process_set) in allgathers:
-            # only that of the values counts as a tensor
+        if (
+            operation.kind == "allgather"
+            and other != stem
+            and (other, operation.process_set) in allgathers
+        ):
+            # only the allgather of the values counts as a tensor
             tensors = int(part == "values")
-            one = one._replace(kind="sparse allreduce", tensors=tensors)
+            operation = operation._replace(kind="sparse allreduce", tensors=tensors)
         else:
-            stem = one.name
-        reduces = one.kind in {"allreduce", "adasum", "sparse allreduce"}
+            stem = operation.name
+        reduces = operation.kind in {"allreduce", "adasum", "sparse allreduce"}
         of_optimizer = reduces and stem in self.optimizer_names
-        return one._replace(by="optimizer") if of_optimizer else one
+        return operation._replace(by="optimizer") if of_optimizer else operation
 
     def _name(self, id_: int) -> str:
         text = ctypes.create_string_buffer(1 << 10)
@@ -258,31 +269,36 @@ class Tap:
 def _parts(
     records: Records, untils: Sequence[int], handles: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.int64]:
-    """Return which sequence of handles contains that of each record; -1 for none.
+    """Return the index of the sequence of handles with each record's handle; -1 without one.
 
-    The negative handles are of TensorFlow, whose steps end after their collectives.
+    Negative handles belong to TensorFlow. Its steps end after their collectives, so that these are
+    assigned by their end.
     """
     values = records[:, _HANDLE]
     if (values < 0).any():
-        place = np.array(untils).searchsorted(records[:, _FINISHED])
-        place[place == len(untils)] = -1
-        return np.where(values < 0, place, _waited_for(values, handles))
+        index = np.array(untils).searchsorted(records[:, _FINISHED])
+        index[index == len(untils)] = -1
+        return np.where(values < 0, index, _waited_for(values, handles))
     return _waited_for(values, handles)
 
 
 def _waited_for(
     values: npt.NDArray[np.int64], handles: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.int64]:
-    """Return which sequence of handles contains each value; -1 for none."""
-    wanted = np.concatenate([np.asarray(some, np.int64) for some in handles])
+    """Return the index of the sequence of handles with each value; -1 without one."""
+    wanted = np.concatenate(
+        [np.asarray(interval_handles, np.int64) for interval_handles in handles]
+    )
     if not len(wanted):
         return np.full(len(values), -1)
     order = wanted.argsort()
     wanted = wanted[order]
-    place = wanted.searchsorted(values)
-    place[place == len(wanted)] = 0
-    part = np.repeat(np.arange(len(handles)), [len(some) for some in handles])
-    return np.where(wanted[place] == values, part[order[place]], -1)
+    index = wanted.searchsorted(values)
+    index[index == len(wanted)] = 0
+    part = np.repeat(
+        np.arange(len(handles)), [len(interval_handles) for interval_handles in handles]
+    )
+    return np.where(wanted[index] == values, part[order[index]], -1)
 
 
 def _match(name: str) -> re.Match[str] | None:
@@ -298,10 +314,10 @@ def _parse_pending(text: str) -> Pending:
         submitted[int(number)] = int(count)
     operations: dict[Any, tuple[str, int]] = {}
     for line in tensors.split("\n"):
-        found = _PENDING.fullmatch(line)  # not if a name has several lines
-        match = found and _match(found["name"])
-        if found and match:
-            operations[int(found["handle"])] = _label(match), int(found["process_set"])
+        fields = _PENDING.fullmatch(line)  # does not match if a name has several lines
+        match = fields and _match(fields["name"])
+        if fields and match:
+            operations[int(fields["handle"])] = _label(match), int(fields["process_set"])
     return Pending(submitted, operations)
 
 
@@ -316,22 +332,24 @@ def _label(match: re.Match[str]) -> str:
 def _grouped(
     records: Records, part: npt.NDArray[np.int64]
 ) -> tuple[Records, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return one record per handle, by part and name, its part, and how many tensors it has."""
-    _, first, place, tensors = np.unique(
+    """Return one record per handle, ordered by part and name, its part and number of tensors."""
+    _, first, group_index, tensors = np.unique(
         records[:, _HANDLE], return_index=True, return_inverse=True, return_counts=True
     )
     together = records[first]
-    together[:, _BYTES] = np.bincount(place, records[:, _BYTES])
+    together[:, _BYTES] = np.bincount(group_index, records[:, _BYTES])
     for column in range(_LIBRARY + 1, len(_COLUMNS)):
         ends = _COLUMNS[column] in {"ended", "finished"}
-        (np.maximum if ends else np.minimum).at(together[:, column], place, records[:, column])
+        (np.maximum if ends else np.minimum).at(
+            together[:, column], group_index, records[:, column]
+        )
     part = part[first]
     order = _by_part_and_name(together, part)
     return together[order], part[order], tensors[order].astype(np.int64)
 
 
 def _by_part_and_name(records: Records, part: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    # one sort takes a fraction of `np.lexsort`
+    # one sort takes a fraction of the time of `np.lexsort`
     return (part << _NAME_BITS | records[:, _NAME]).argsort(kind="stable")
 
 
@@ -341,7 +359,7 @@ def _times(records: Records) -> npt.NDArray[np.int64]:
     if (times > 0).all():
         return times
     submitted, responded, began, ended, finished = times
-    # 0 if it was never executed, or has no transfer of its own
+    # a time is 0 if the tensor was never executed, or has no transfer of its own
     responded = np.where(responded > 0, responded, finished)
     began = np.where(began > 0, began, responded)
     ended = np.where(ended > 0, ended, finished)

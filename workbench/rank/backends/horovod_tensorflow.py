@@ -1,6 +1,6 @@
-"""Horovod's ops for TensorFlow, which use the ring of PyTorch's, in a rank whose cell imports them.
+"""Horovod's ops for TensorFlow in a rank; they use the same ring as the ops for PyTorch.
 
-`workbench build-horovod --with tensorflow` builds them so; see
+`workbench build-horovod --with tensorflow` builds these ops; see
 `workbench.horovod_build.tensorflow_patch`.
 """
 
@@ -59,7 +59,7 @@ class HorovodTensorFlow(Patches):
         self.replace(module, "_make_allreduce_grads_fn", self._expose_result)
 
     def _expose(self, original: Function) -> Function:
-        """Return a collective that records that training waits for it."""
+        """Return a collective that records the wait of training for it."""
 
         def collective(*args: Any, **kwargs: Any) -> Any:
             if not self._hooks.is_eager():
@@ -77,7 +77,7 @@ class HorovodTensorFlow(Patches):
         return lambda *args, **kwargs: self._expose(original(*args, **kwargs))
 
     def _warn(self, module: Any) -> None:
-        """Let the optimizer that does not average in Keras 3 say so when it is created."""
+        """Make Horovod print a warning when it creates an optimizer that does not average."""
 
         def make(original: Function) -> Function:
             def create_distributed_optimizer(*args: Any, **kwargs: Any) -> Any:

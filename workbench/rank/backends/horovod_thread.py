@@ -1,6 +1,6 @@
-"""Horovod's thread, in which all collectives of a rank run.
+"""Horovod's thread, which runs all collectives of a rank.
 
-Without it, the other ranks would wait for this one until Gloo's time limit.
+If it ends, the other ranks would wait for this rank until Gloo's time limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workbench.rank.backends.backend import in_thread
 _TASKS = Path("/proc/self/task")
 _PERIOD_S = 0.5
 _STARTED = 19
-"""Number of the field in ``/proc/self/task/TID/stat`` after the name: when it was started."""
+"""Index of the start time among the fields after the name in ``/proc/self/task/TID/stat``."""
 
 
 class HorovodThread:
@@ -26,35 +26,35 @@ class HorovodThread:
     Parameters
     ----------
     ended
-        Called in another thread after the end of the newest one.
+        Called in another thread after the end of the newest Horovod thread.
     """
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
         self._id = 0
-        """Its number; 0 where it is not known."""
+        """Number of the thread; 0 if unknown."""
 
     @contextmanager
     def starts(self) -> Iterator[None]:
-        """Find the thread, which the body starts, and watch it."""
+        """Find and watch the thread that the body starts."""
         before = _threads()
         yield
         python = {thread.native_id for thread in threading.enumerate()}
         new = {tid: started for tid, started in _threads().items() if tid not in before}
-        # it starts the threads of its connections later
+        # Horovod's thread starts the threads of its connections later, so the oldest is Horovod's
         order = sorted((started, tid) for tid, started in new.items() if tid not in python)
         self._id = order[0][1] if order else 0
         if self._id:
-            with contextlib.suppress(RuntimeError):  # no memory: its end is noticed after the cell
+            with contextlib.suppress(RuntimeError):  # no memory for a thread: not watched
                 in_thread(self._watch, self._id)
 
     def is_alive(self) -> bool:
-        """Return whether it runs, or is not known."""
+        """Return whether the thread runs; True if it is unknown."""
         return not self._id or _is_alive(self._id)
 
     def _watch(self, tid: int) -> None:
         while True:
-            with contextlib.suppress(MemoryError):  # the cell has used all
+            with contextlib.suppress(MemoryError):  # the cell has used all memory
                 if not _is_alive(tid):
                     break
             time.sleep(_PERIOD_S)
@@ -67,11 +67,11 @@ def _is_alive(tid: int) -> bool:
 
 
 def _threads() -> dict[int, int]:
-    """Return when each thread of this process was started, in ticks; empty without /proc."""
-    found = {}
+    """Return the start time of each thread of this process in ticks; empty without /proc."""
+    started = {}
     with contextlib.suppress(OSError):
         for path in _TASKS.iterdir():
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the thread has ended
                 fields = (path / "stat").read_text().rpartition(")")[2].split()
-                found[int(path.name)] = int(fields[_STARTED])
-    return found
+                started[int(path.name)] = int(fields[_STARTED])
+    return started

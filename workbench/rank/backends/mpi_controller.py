@@ -1,8 +1,8 @@
 """Horovod's MPI controller: MPI instead of Gloo connects the ranks and carries their collectives.
 
-It is used if Horovod was built with MPI, and this process is one of an MPI job (`launcher="mpi"`).
-MPI is started once, before Horovod, which otherwise would end it with the first ring: it cannot
-be started twice in a process.
+It is used if Horovod was built with MPI, and this process is part of an MPI job (`launcher="mpi"`).
+MPI cannot be started twice in a process. Therefore it is started once before Horovod, because
+otherwise Horovod would end it with the first ring.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ def is_used() -> bool:
 def job() -> str:
     """Return the job's name and its size; empty if the MPI controller cannot be used.
 
-    The user can choose Gloo by Horovod's own variable ``HOROVOD_CONTROLLER``.
+    The user can choose Gloo with Horovod's own variable ``HOROVOD_CONTROLLER``.
     """
     if not mpi_ops.mpi_built() or os.environ.get(_CONTROLLER, "mpi") != "mpi":
         return ""
-    name, size = os.environ.get("PMIX_NAMESPACE", ""), os.environ.get("OMPI_COMM_WORLD_SIZE", "")
+    name = os.environ.get("PMIX_NAMESPACE", "")
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
     return f"{name} {size}" if name and size else ""
 
 
 def start_mpi() -> None:
-    """Start MPI, unless it runs; return when all processes of the job have."""
+    """Start MPI unless it runs; return when all processes of the job have started it."""
     library = mpi_ops._basics.MPI_LIB_CTYPES
-    started, provided = ctypes.c_int(), ctypes.c_int()
+    started = ctypes.c_int()
+    provided = ctypes.c_int()
     library.MPI_Initialized(ctypes.byref(started))
     if not started.value:
         library.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))

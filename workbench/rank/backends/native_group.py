@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 def library() -> Path:
-    """Return where the compiled group for this PyTorch is, or would be.
+    """Return the path of the compiled group for this PyTorch; the file may not exist.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def library() -> Path:
 
 @functools.cache
 def load() -> Any:
-    """Return the compiled module, or None if there is none for this PyTorch."""
+    """Return the compiled module; None if it is missing for this PyTorch or cannot be loaded."""
     try:
         path = library()
         if not path.is_file():
@@ -66,12 +66,12 @@ def build(*, rebuild: bool = False) -> tuple[Path, bool]:
     Parameters
     ----------
     rebuild
-        Compile it in any case.
+        Compile the group in any case.
 
     Returns
     -------
     tuple
-        The library's path, and whether it was compiled now.
+        The library's path, and whether it was compiled by this call.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def build(*, rebuild: bool = False) -> tuple[Path, bool]:
         with os.fdopen(handle, "wb") as file:
             file.write(compiled.read_bytes())
     Path(temporary).chmod(0o755)
-    Path(temporary).replace(path)  # another process may load the one before
+    Path(temporary).replace(path)  # another process may be loading the old file
     return path, True
 
 
@@ -106,7 +106,8 @@ def _compile(work: Path) -> Path:
     distribution = setuptools.Distribution({"name": _NAME, "ext_modules": [extension]})
     distribution.cmdclass = {"build_ext": options}
     command: Any = distribution.get_command_obj("build_ext")
-    command.build_lib, command.build_temp = str(work / "lib"), str(work / "objects")
+    command.build_lib = str(work / "lib")
+    command.build_temp = str(work / "objects")
     try:
         command.ensure_finalized()
         command.run()

@@ -1,6 +1,6 @@
-"""Runs our own collectives without the modes of PyTorch that a cell has set for its thread.
+"""Runs this package's collectives without the modes that a cell has set for its thread.
 
-The default dtype is one of the whole process: our tensors name theirs instead.
+The default dtype applies to the whole process. Therefore tensors of this package name their dtype.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import torch
 def neutral() -> Iterator[None]:
     """Run the body without a default device, gradients, inference mode and modes of the user.
 
-    Only the calling thread is affected: others may train.
+    Only the calling thread is affected, because other threads may train.
+
+    Examples
+    --------
+    >>> with torch.inference_mode(), neutral():
+    ...     print(torch.is_inference_mode_enabled(), torch.is_grad_enabled())
+    False False
     """
     with (
         torch._C.DisableTorchFunction(),  # the default device is a mode of functions

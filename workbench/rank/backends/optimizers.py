@@ -1,8 +1,8 @@
 """Makes Horovod's optimizers usable in cells that are run again, and after the end of a ring.
 
-Horovod never removes the hooks of an optimizer. If a cell that creates one is run again, the
-same parameters have the hooks of both, which would reduce each gradient twice under one name.
-Here only the optimizer that was used last reduces the gradient of a parameter.
+Horovod never removes the hooks of an optimizer. If a cell that creates an optimizer is run again,
+the parameters have the hooks of both optimizers. They would reduce each gradient twice with one
+name. This module makes only the latest used optimizer reduce the gradient of a parameter.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _HOROVOD = (distributed._DistributedOptimizer, distributed._DistributedAdasumOpt
 class NewestOptimizer(Patches):
     """Disables hooks of an optimizer while another one reduces their parameters.
 
-    A new optimizer takes over its parameters from earlier ones. An earlier one takes them back
-    when its `zero_grad` is called. Hooks keep a reference to their optimizer, so that each
-    ``id`` is unique.
+    A new optimizer takes over its parameters from earlier optimizers. An earlier optimizer takes
+    them back when its `zero_grad` is called. Hooks keep a reference to their optimizer, so that
+    each ``id`` is unique.
     """
 
     def __init__(self) -> None:
@@ -35,18 +35,19 @@ class NewestOptimizer(Patches):
         self._displaced: set[int] = set()
 
     def install(self) -> None:
-        """Start, for optimizers that are created from now on."""
+        """Start disabling hooks, for optimizers that are created from now on."""
         # Horovod's classes copy these methods when an optimizer is created
         self.replace(distributed._DistributedOptimizer, "_make_hook", self._make_hook)
         self.replace(distributed._DistributedOptimizer, "zero_grad", self._zero_grad)
 
     def _make_hook(self, original: Function) -> Function:
         def make_hook(optimizer: Any, parameter: Any) -> Function:
-            hook, own = original(optimizer, parameter), id(optimizer)
-            user = self._take(own, parameter)
+            hook = original(optimizer, parameter)
+            optimizer_id = id(optimizer)
+            user = self._take(optimizer_id, parameter)
 
             def reduce(*gradients: Any) -> None:
-                if user[0] == own:
+                if user[0] == optimizer_id:
                     hook(*gradients)
 
             return reduce
@@ -55,29 +56,29 @@ class NewestOptimizer(Patches):
 
     def _zero_grad(self, original: Function) -> Function:
         def zero_grad(optimizer: Any, *args: Any, **options: Any) -> Any:
-            own = id(optimizer)
-            if own in self._displaced:
-                self._displaced.discard(own)
+            optimizer_id = id(optimizer)
+            if optimizer_id in self._displaced:
+                self._displaced.discard(optimizer_id)
                 for parameter in optimizer._requires_update:
-                    self._take(own, parameter)
+                    self._take(optimizer_id, parameter)
             return original(optimizer, *args, **options)
 
         return zero_grad
 
-    def _take(self, own: int, parameter: Any) -> list[int]:
-        """Let an optimizer reduce a parameter; return a list with the id of the current one."""
-        user: list[int] = self._user.setdefault(parameter, [own])
-        if user[0] != own:
+    def _take(self, optimizer_id: int, parameter: Any) -> list[int]:
+        """Make an optimizer the current one of a parameter; return a list with its id."""
+        user: list[int] = self._user.setdefault(parameter, [optimizer_id])
+        if user[0] != optimizer_id:
             self._displaced.add(user[0])
-            user[0] = own
+            user[0] = optimizer_id
         return user
 
 
 @contextmanager
 def copied() -> Iterator[None]:
-    """Copy the methods that the body replaces to the classes of all optimizers that have them.
+    """Copy the methods that the body replaces to the classes of existing optimizers.
 
-    ``hvd.DistributedOptimizer`` makes a class for each optimizer, with copies of the methods.
+    ``hvd.DistributedOptimizer`` creates a class for each optimizer, with copies of the methods.
     """
     before = [(owner, dict(vars(owner))) for owner in _HOROVOD]
     yield
@@ -98,33 +99,33 @@ def parameter_names() -> set[str]:
     classes = set(_classes())
     if not classes:
         return set()
-    found = [thing for thing in gc.get_objects() if type(thing) in classes]
-    return {name for one in found for name in _names_of(one)}
+    optimizers = [candidate for candidate in gc.get_objects() if type(candidate) in classes]
+    return {name for optimizer in optimizers for name in _names_of(optimizer)}
 
 
 def _names_of(optimizer: Any) -> Iterable[str]:
-    # one whose __init__ has raised an error may lack them
+    # an optimizer may lack them if its __init__ has raised an error
     names: dict[Any, str] = getattr(optimizer, "_parameter_names", {})
     return names.values()
 
 
 def _classes(base: type[Any] = Optimizer) -> Iterator[type[Any]]:
-    """Yield the classes that Horovod has made for optimizers that exist."""
+    """Yield the classes that Horovod has created for existing optimizers."""
     for class_ in base.__subclasses__():
         if "skip_synchronize" in vars(class_) and class_ not in _HOROVOD:
             yield class_
         yield from _classes(class_)
 
 
-def discard_handles(things: Iterable[Any]) -> None:
-    """Discard the unfinished step of every ``DistributedOptimizer`` among some objects.
+def discard_handles(objects: Iterable[Any]) -> None:
+    """Discard the unfinished step of every ``DistributedOptimizer`` among the objects.
 
-    Otherwise its next step would wait for collectives of a ring that has ended.
+    Otherwise its next step would wait for collectives of an ended ring.
     """
-    for thing in things:
+    for candidate in objects:
         # type(), because isinstance reads `__class__`, which may run code of a proxy
-        if hasattr(type(thing), "skip_synchronize") and hasattr(thing, "_allreduce_delay"):
-            _discard_handles(thing)
+        if hasattr(type(candidate), "skip_synchronize") and hasattr(candidate, "_allreduce_delay"):
+            _discard_handles(candidate)
 
 
 def _discard_handles(optimizer: Any) -> None:

@@ -1,7 +1,7 @@
 """The default process group of torch.distributed, which ranks and cells form and destroy.
 
-A script for torchrun calls ``init_process_group()`` itself. In a cell that finds the ring's group,
-and keeps it if that is what it asks for.
+A script for torchrun calls ``init_process_group()`` itself. If a cell makes this call, the ring's
+group already exists. The group is kept if it has the requested properties.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from workbench.rank.backends.ring_sockets import RingSockets
 from workbench.rank.recording.recorder import Recorder
 
 FORM_S = 30.0
-"""How long the ranks may take to form the ring."""
-_init, _destroy = distributed_c10d.init_process_group, distributed_c10d.destroy_process_group
+"""Time limit for forming the ring."""
+_init = distributed_c10d.init_process_group
+_destroy = distributed_c10d.destroy_process_group
 _new_helper = distributed_c10d._new_process_group_helper
 _SIGNATURE = inspect.signature(_init)
 _WITH_OPTIONS = ("pg_options", "device_id", "_ranks")
@@ -67,17 +68,17 @@ def address_of(interface: str) -> tuple[socket.AddressFamily, str]:
     RuntimeError
         The interface has no address.
     """
-    found = psutil.net_if_addrs().get(interface, ())
+    interface_addresses = psutil.net_if_addrs().get(interface, ())
     for family in (socket.AF_INET, socket.AF_INET6):
-        for address in (one.address for one in found if one.family == family):
-            # other ranks cannot connect to such a one without their own interface's name
+        for address in (entry.address for entry in interface_addresses if entry.family == family):
+            # other ranks cannot connect to a link-local address without their interface's name
             if family == socket.AF_INET or not ip_address(address).is_link_local:
                 return family, address
     raise RuntimeError(f"network interface {interface!r} has no address on this VM")
 
 
 def own_backend() -> str:
-    """Return the backend of the ring: also NCCL if there is a GPU."""
+    """Return the backend of the ring: Gloo, and NCCL too if there is a GPU."""
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and _has_nccl() else "gloo"
 
 
@@ -91,16 +92,16 @@ class ProcessGroups:
     Parameters
     ----------
     recorder
-        Knows which cell runs.
+        Holds the records of the running cell.
     moved
         Called with each DDP model that `move_models` moves, and its earlier group.
 
     Attributes
     ----------
     sockets
-        Those of the current ring, and of all groups that cells have formed since.
+        The sockets of the current ring and of all groups that cells have formed since.
     destroyed
-        How often all groups were destroyed. Groups that are formed later have the same names.
+        Number of times that all groups were destroyed. Later groups have the same names.
     """
 
     def __init__(self, recorder: Recorder, moved: Callable[[Any, Any], None]) -> None:
@@ -113,17 +114,17 @@ class ProcessGroups:
         self._ready: Any = None
         """The ring's group."""
         self._formed_in: Any = None
-        """The records of the cell that has formed the default group."""
+        """Records of the cell that has formed the default group."""
         self._inits = 0
-        """How often this process has initialized PyTorch in this ring."""
+        """Number of initializations of PyTorch by this process in this ring."""
         self._earlier = EarlierGroups()
         self._ended: tuple[Any, ...] = ()
-        """Groups that ended with unfinished collectives, or before what uses them, such as a DDP
-        model. Freeing a group joins its threads, which may need Python's lock to free the tensors
-        of a collective that is done. A model that frees the last reference holds that lock."""
+        """Groups that have ended with unfinished collectives, or before their users, such as a DDP
+        model. Freeing a group joins its threads, which may need the GIL to free the tensors of a
+        finished collective. A model that frees the last reference holds the GIL."""
 
     def install(self) -> None:
-        """Replace the functions with which cells form and destroy groups."""
+        """Replace the functions that cells call to form and destroy groups."""
         for original, method in (
             (_init, self.init_process_group),
             (_destroy, self.destroy_process_group),
@@ -144,15 +145,16 @@ class ProcessGroups:
         ring
             Identifies the ring.
         check
-            Called when `sockets` counts as forming; raises an error if it must not be formed.
+            Called when `sockets` counts as forming; raises an error if the ring must not be formed.
         """
         self.sockets = RingSockets(ring, listeners=False)
         self._inits = 0
         flight_recorder.enable()
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        address = os.environ["MASTER_ADDR"]
+        port = int(os.environ["MASTER_PORT"])
         with self.sockets:
             check()
-            # PyTorch tries for long, although the store already listens unless rank 0 has ended
+            # the store listens already unless rank 0 has ended, and PyTorch would retry for long
             socket.create_connection((address, port), FORM_S).close()
             self._store = dist.TCPStore(
                 address, port, is_master=False, timeout=timedelta(seconds=FORM_S)
@@ -164,7 +166,8 @@ class ProcessGroups:
             dist.all_gather_object(every, (self.sockets.ends(), self._earlier.described()))
             self.sockets.peers = {(address, port), *(end for ends, _ in every for end in ends)}
             self._earlier.form([groups for _, groups in every], timedelta(seconds=FORM_S))
-        self._ready, usual = dist.group.WORLD, distributed_c10d.default_pg_timeout
+        self._ready = dist.group.WORLD
+        usual = distributed_c10d.default_pg_timeout
         self._store.set_timeout(usual)
         distributed_c10d._set_pg_timeout(usual, self._ready)
         return float(total.item())
@@ -175,7 +178,7 @@ class ProcessGroups:
         if not (torch.cuda.is_available() and _has_nccl()):
             return
         for group in self.names().values():
-            with contextlib.suppress(RuntimeError):  # destroyed meanwhile
+            with contextlib.suppress(RuntimeError):  # the main thread has destroyed the group
                 if gpu in group._device_types:
                     backend = group._get_backend(gpu)
                     if hasattr(backend, "abort"):
@@ -203,17 +206,19 @@ class ProcessGroups:
         return dist.group.WORLD is not self._ready or self.sockets.are_connected()
 
     def init_process_group(self, *args: Any, **options: Any) -> None:
-        """Initialize PyTorch's default process group, or keep that of the ring."""
-        given = _SIGNATURE.bind(*args, **options).arguments
-        environment = given.get("init_method") in {None, "env://"} and given.get("store") is None
+        """Initialize PyTorch's default process group, or keep the ring's group."""
+        arguments = _SIGNATURE.bind(*args, **options).arguments
+        environment = (
+            arguments.get("init_method") in {None, "env://"} and arguments.get("store") is None
+        )
         if dist.is_initialized() and dist.group.WORLD is self._ready:
-            own = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
-            same = given.get("world_size", -1) in {-1, own[0]}
-            same = same and given.get("rank", -1) in {-1, own[1]}
-            plain = not any(given.get(name) is not None for name in _WITH_OPTIONS)
-            usual = given.get("backend") in {None, own_backend()}
+            ring_size_and_rank = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+            same = arguments.get("world_size", -1) in {-1, ring_size_and_rank[0]}
+            same = same and arguments.get("rank", -1) in {-1, ring_size_and_rank[1]}
+            plain = not any(arguments.get(name) is not None for name in _WITH_OPTIONS)
+            usual = arguments.get("backend") in {None, own_backend()}
             if environment and same and plain and usual:
-                if (timeout := given.get("timeout")) is not None:
+                if (timeout := arguments.get("timeout")) is not None:
                     distributed_c10d._set_pg_timeout(timeout, self._ready)
                 return
             self._destroy_all()
@@ -221,15 +226,15 @@ class ProcessGroups:
             self._destroy_all()  # the cell, or an earlier one, runs again
         with self.sockets.grows():
             if environment and not dist.is_initialized():
-                self._init_again(**given)
+                self._init_again(**arguments)
             else:
                 with _same_excepthook():
-                    _init(**given)
+                    _init(**arguments)
         self._formed_in = self._recorder.records
         self.move_models()
 
     def destroy_process_group(self, group: Any = None) -> None:
-        """Destroy a process group, by default all."""
+        """Destroy a process group; by default all groups."""
         if (group is None or group is dist.group.WORLD) and dist.is_initialized():
             self._destroy_all()
         else:
@@ -238,23 +243,24 @@ class ProcessGroups:
                 self._ended = (*_used(self._ended), group)
 
     def move_models(self) -> None:
-        """Let what uses earlier groups use those formed instead; DDP models at least the default.
+        """Replace references to earlier groups with their successors.
 
-        All ranks of a ring have the model of DDP, but each has a part of that of FSDP2.
+        DDP models get at least the default group, because all ranks have the whole model. Each
+        rank has only a part of an FSDP2 model.
         """
         world = dist.group.WORLD
-        for thing in gc.get_objects():
-            if not issubclass(type(thing), DistributedDataParallel):
+        for candidate in gc.get_objects():
+            if not issubclass(type(candidate), DistributedDataParallel):
                 continue
-            before = getattr(thing, "process_group", None)
-            if before is None or before is world or not hasattr(thing, "reducer"):
+            before = getattr(candidate, "process_group", None)
+            if before is None or before is world or not hasattr(candidate, "reducer"):
                 continue
             if before in distributed_c10d._world.pg_map:
                 continue
             after = self._earlier.successor(before)
             if after is not None or before.group_name == DEFAULT:
-                thing._update_process_group(after or world)
-                self._moved(thing, before)
+                candidate._update_process_group(after or world)
+                self._moved(candidate, before)
         self._earlier.replace()
 
     def _init_again(
@@ -266,13 +272,15 @@ class ProcessGroups:
         timeout: timedelta | None = None,
         **options: Any,
     ) -> None:
-        """Initialize PyTorch as torchrun's variables say, when all ranks have called this.
+        """Initialize PyTorch with torchrun's variables once all ranks have called this.
 
-        PyTorch uses the same keys of the store in each init of a process. Then a rank might
-        connect to the address that another rank had in an earlier init. And it cannot be stopped
-        while it waits for the connection of another rank.
+        PyTorch uses the same keys of the store in each init of a process. A rank might then
+        connect to the address that another rank had in an earlier init. PyTorch also cannot be
+        stopped while it waits for the connection of another rank.
         """
-        given = {name: one for name, one in options.items() if name not in {"init_method", "store"}}
+        arguments = {
+            name: value for name, value in options.items() if name not in {"init_method", "store"}
+        }
         limit = timeout or _usual_timeout(backend, options.get("device_id"))
         self._store.set_timeout(limit)
         self._inits += 1
@@ -289,12 +297,13 @@ class ProcessGroups:
                 world_size=world_size,
                 rank=rank,
                 store=store,
-                **given,
+                **arguments,
             )
         distributed_c10d._set_pg_timeout(limit)
 
     def _destroy_all(self) -> None:
-        groups, self._ready = list(distributed_c10d._world.pg_names), None
+        groups = list(distributed_c10d._world.pg_names)
+        self._ready = None
         unfinished = bool(flight_recorder.unfinished())
         self.destroyed += 1
         _destroy()
@@ -303,21 +312,21 @@ class ProcessGroups:
         torch_waits.forget()
 
     def _new_process_group_helper(self, *args: Any, **options: Any) -> Any:
-        if dist.group.WORLD is None:  # it forms the default group
+        if dist.group.WORLD is None:  # the call forms the default group
             return _new_helper(*args, **options)
         with self.sockets.grows():
             return _new_helper(*args, **options)
 
 
 def _used(groups: Sequence[Any]) -> tuple[Any, ...]:
-    """Return those of some groups to which something else refers."""
-    (own,) = [sys.getrefcount(one) for one in [object()]]
-    return tuple([one for one in groups if sys.getrefcount(one) > own])
+    """Return the groups that other objects refer to."""
+    (references,) = [sys.getrefcount(group) for group in [object()]]
+    return tuple([group for group in groups if sys.getrefcount(group) > references])
 
 
 @contextmanager
 def _same_excepthook() -> Iterator[None]:
-    """Restore the handler of errors, which each init of PyTorch wraps again."""
+    """Restore ``sys.excepthook`` after the body, because each init of PyTorch wraps it again."""
     before = sys.excepthook
     try:
         yield
@@ -326,9 +335,9 @@ def _same_excepthook() -> Iterator[None]:
 
 
 def _usual_timeout(backend: str | None, device: Any) -> timedelta:
-    """Return PyTorch's default, which is shorter for NCCL alone."""
+    """Return PyTorch's default timeout, which is shorter for NCCL alone."""
     if backend is None and device is not None:
         kind = "cuda" if isinstance(device, int) else device.type
         backend = dist.Backend.default_device_backend_map.get(kind)
-    found: timedelta = distributed_c10d._get_default_timeout(dist.Backend(backend or "undefined"))
-    return found
+    timeout: timedelta = distributed_c10d._get_default_timeout(dist.Backend(backend or "undefined"))
+    return timeout

@@ -1,8 +1,8 @@
 """Adds and removes process sets safely.
 
-Horovod connects the members of a new process set through the rendezvous server of the ring,
-and ends the process if the server, which runs in the kernel, is gone. A process set ends with
-its ring, and a set of the next ring may get the same number.
+Horovod connects the members of a new process set through the rendezvous server of the ring. This
+server runs in the kernel. Horovod ends the process if it cannot reach the server. A process set
+ends with its ring, and a set of the next ring may get the same number.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from workbench.rank.recording.recorder import Recorder
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _CONNECT_S = 5.0
 _SHUT_DOWN = "Horovod is shutting down."
-"""Message of a ValueError of both functions, for which collectives raise HorovodInternalError."""
-_add, _remove = process_sets.add_process_set, process_sets.remove_process_set
+"""Message of a ValueError; in this case, collectives raise HorovodInternalError."""
+_add = process_sets.add_process_set
+_remove = process_sets.remove_process_set
 _recorder: Recorder
 _ring: RingSockets
 
@@ -35,7 +36,7 @@ class ProcessSetLost(RuntimeError, AttributeError):
 
 
 class _LostProcessSet(process_sets.ProcessSet):
-    """A process set of the user after the end of its ring, until it is added again."""
+    """A process set of the user after the end of its ring; adding it again restores it."""
 
     @property
     def process_set_id(self) -> int:
@@ -47,7 +48,7 @@ class _LostProcessSet(process_sets.ProcessSet):
 
     @process_set_id.setter
     def process_set_id(self, number: int | None) -> None:
-        """Become a regular process set again: the set is being added or removed."""
+        """Become a regular process set again, because the set is being added or removed."""
         self.__class__ = process_sets.ProcessSet
         self.process_set_id = number
 
@@ -55,24 +56,27 @@ class _LostProcessSet(process_sets.ProcessSet):
         return f"ProcessSet(ranks={self.ranks}, ended with its ring)"
 
 
-def end_with_ring(things: Iterable[Any]) -> None:
-    """Make every process set among some objects raise an error when it is used.
+def end_with_ring(objects: Iterable[Any]) -> None:
+    """Make every process set among the objects raise an error on use.
 
-    Otherwise it could be used as another set, which has got its number.
+    Otherwise it could be mistaken for another set that has got its number.
     """
-    for thing in things:
-        if type(thing) is process_sets.ProcessSet and thing.process_set_id:
-            thing.__class__ = _LostProcessSet
+    for candidate in objects:
+        if type(candidate) is process_sets.ProcessSet and candidate.process_set_id:
+            candidate.__class__ = _LostProcessSet
 
 
 def dynamic() -> bool:
-    """Return whether process sets can be added to the ring."""
+    """Return whether process sets can be added to the ring.
+
+    Horovod reads this setting from an environment variable.
+    """
     value = os.environ.get(_DYNAMIC, "")
     return value.strip().isdigit() and int(value) > 0
 
 
 def install(recorder: Recorder, ring: RingSockets) -> None:
-    """Replace Horovod's functions by those of this module."""
+    """Replace Horovod's functions by the functions of this module."""
     global _recorder, _ring
     _recorder, _ring = recorder, ring
     for owner in (horovod.torch, horovod.torch.mpi_ops, process_sets):
@@ -81,9 +85,12 @@ def install(recorder: Recorder, ring: RingSockets) -> None:
 
 
 def note_members(recorder: Recorder) -> None:
-    """Record the ranks of the process sets with which the ring was formed.
+    """Record the ranks of the process sets of a new ring.
 
-    Raise HorovodInternalError if the ring has ended already, which hvd.init() may conceal.
+    Raises
+    ------
+    HorovodInternalError
+        The ring has already ended; hvd.init() may conceal this.
     """
     try:
         sets: dict[int, list[int]] = process_sets._basics._get_process_set_ids_and_ranks()
@@ -98,7 +105,7 @@ def note_members(recorder: Recorder) -> None:
 
 @wraps(_add)
 def add_process_set(process_set: Any) -> Any:
-    """Add a process set, as Horovod does, and its sockets to the ring's."""
+    """Add a process set as Horovod does, and add its sockets to the ring."""
     _check()
     ranks = getattr(process_set, "ranks", process_set)
     with _ring.grows(), _waits("add_process_set", ranks):
@@ -115,13 +122,13 @@ def remove_process_set(process_set: Any) -> bool:
         with _waits("remove_process_set", process_set.ranks):
             return bool(_remove(process_set))
     except HorovodInternalError:
-        process_set.process_set_id = number  # it was not removed; it ends with its ring
+        process_set.process_set_id = number  # the set was not removed; it ends with its ring
         raise
 
 
 @contextmanager
 def _waits(name: str, ranks: Iterable[int]) -> Iterator[None]:
-    """Record that the body waits for all ranks; raise the same errors as collectives."""
+    """Record the body's wait for all ranks; raise the same errors as collectives."""
     try:
         with _recorder.waits.blocking_call(f"{name}()"):
             yield

@@ -20,14 +20,14 @@ _CONNECTED = (0, 1, 10)
 
 
 class RingSockets:
-    """The sockets that a ring opens while it is formed in the body of this context manager.
+    """The sockets of a ring; the ring is formed in the body of this context manager.
 
     Parameters
     ----------
     name
         Identifies the ring.
     listeners
-        Whether `shut_down` includes listening sockets: with these, PyTorch's Gloo ends the process.
+        Whether `shut_down` includes listening sockets; PyTorch's Gloo would then end the process.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class RingSockets:
     forming
         Whether the ring is currently being formed.
     peers
-        The ends of the ring's connections in all ranks, as `ends` returns them; None if unknown.
+        The ends of the ring's connections in all ranks, in the form of `ends`; None if unknown.
     """
 
     def __init__(self, name: str = "", *, listeners: bool = True) -> None:
@@ -48,7 +48,7 @@ class RingSockets:
         self._formed: set[tuple[int, str]] = set()
         self._ring: set[tuple[int, str]] = set()
         self._growing: set[tuple[int, str]] | None = None
-        """The sockets before the body of `grows`, while that runs."""
+        """The sockets before the body of `grows`; None while no such body runs."""
 
     def __enter__(self) -> RingSockets:
         self._before = _open_sockets()
@@ -57,33 +57,34 @@ class RingSockets:
 
     def __exit__(self, *_: object) -> None:
         self._ring = self._formed = _open_sockets() - self._before
-        if (peers := self.peers) is not None:  # without those that other threads have opened
-            self._formed = {one for one in self._formed if _end(*one, remote=True) in peers}
+        if (peers := self.peers) is not None:  # exclude sockets that other threads have opened
+            self._formed = {entry for entry in self._formed if _end(*entry, remote=True) in peers}
         self.forming = False
 
     def ends(self) -> list[tuple[str, int]]:
-        """Return the address and port of this end of each connection opened since it is formed."""
-        found = (_end(*one, remote=False) for one in _open_sockets() - self._before)
-        return [end for end in found if end is not None]
+        """Return this end (address, port) of each connection since the forming began."""
+        remote_ends = (_end(*entry, remote=False) for entry in _open_sockets() - self._before)
+        return [end for end in remote_ends if end is not None]
 
     def addresses(self, store: tuple[str, int] | None = None) -> set[str]:
-        """Return the addresses of this end of the connections that the ring was formed with.
+        """Return this rank's addresses of the connections that the ring was formed with.
 
         Parameters
         ----------
         store
-            Where the store listens, whose connections carry no collectives.
+            Address and port of the store; its connections carry no collectives.
         """
-        found = set()
-        for one in self._formed:
-            own, other = _end(*one, remote=False), _end(*one, remote=True)
-            if own and other and store not in {own, other}:
-                found.add(own[0])
-        return found
+        addresses = set()
+        for entry in self._formed:
+            local = _end(*entry, remote=False)
+            other = _end(*entry, remote=True)
+            if local and other and store not in {local, other}:
+                addresses.add(local[0])
+        return addresses
 
     def are_connected(self) -> bool:
         """Return whether all connections that the ring was formed with are intact."""
-        return all(_tcp_state(*one) in _CONNECTED for one in self._formed)
+        return all(_tcp_state(*entry) in _CONNECTED for entry in self._formed)
 
     @contextmanager
     def grows(self) -> Iterator[None]:
@@ -97,58 +98,67 @@ class RingSockets:
 
     def shut_down(self) -> None:
         """Make every read and write fail, without closing the descriptors."""
-        now, growing = _open_sockets(), self._growing
+        now = _open_sockets()
+        growing = self._growing
         chosen = now - self._before if self.forming else self._ring & now
         if growing is not None:
             chosen |= now - growing
         for descriptor, inode in chosen:
-            with contextlib.suppress(OSError), _opened(descriptor, inode) as one:
-                if one is None:
+            with contextlib.suppress(OSError), _opened(descriptor, inode) as tcp_socket:
+                if tcp_socket is None:
                     continue
-                if self._listeners or not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    one.shutdown(socket.SHUT_RDWR)
+                if self._listeners or not tcp_socket.getsockopt(
+                    socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+                ):
+                    tcp_socket.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def _opened(descriptor: int, inode: str) -> Iterator[socket.socket | None]:
-    """Open a socket again for the body; None if it is not TCP.
+    """Duplicate a socket for the body; None if the socket is not TCP.
 
     Raises
     ------
     OSError
-        It was closed; its number may meanwhile belong to another socket.
+        The socket was closed; its descriptor may now belong to another socket.
     """
-    with socket.socket(fileno=os.dup(descriptor)) as one:
-        if inode != f"socket:[{os.fstat(one.fileno()).st_ino}]":
+    with socket.socket(fileno=os.dup(descriptor)) as opened:
+        if inode != f"socket:[{os.fstat(opened.fileno()).st_ino}]":
             raise OSError(errno.EBADF, "closed meanwhile")
-        tcp = one.family in {socket.AF_INET, socket.AF_INET6} and one.type == socket.SOCK_STREAM
-        yield one if tcp else None
+        tcp = (
+            opened.family in {socket.AF_INET, socket.AF_INET6} and opened.type == socket.SOCK_STREAM
+        )
+        yield opened if tcp else None
 
 
 def _tcp_state(descriptor: int, inode: str) -> int:
-    """Return a socket's state as in ``linux/tcp_states.h``; 0 without TCP, -1 if it is closed."""
+    """Return a socket's state as in ``linux/tcp_states.h``; 0 without TCP, -1 if closed."""
     try:
-        with _opened(descriptor, inode) as one:
-            return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] if one else 0
+        with _opened(descriptor, inode) as tcp_socket:
+            return (
+                tcp_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+                if tcp_socket
+                else 0
+            )
     except OSError:
         return -1
 
 
 def _end(descriptor: int, inode: str, *, remote: bool) -> tuple[str, int] | None:
-    """Return the address and port of one end of a TCP connection; None if there is none."""
-    with contextlib.suppress(OSError), _opened(descriptor, inode) as one:
-        if one is not None:
-            address, port = (one.getpeername() if remote else one.getsockname())[:2]
+    """Return the address and port of one end of a TCP connection; None without a connection."""
+    with contextlib.suppress(OSError), _opened(descriptor, inode) as tcp_socket:
+        if tcp_socket is not None:
+            address, port = (tcp_socket.getpeername() if remote else tcp_socket.getsockname())[:2]
             return address.removeprefix("::ffff:").partition("%")[0], port
     return None
 
 
 def _open_sockets() -> set[tuple[int, str]]:
     """Return this process's sockets, as descriptor and inode."""
-    found = set()
+    sockets = set()
     for entry in _DESCRIPTORS.iterdir():
         with contextlib.suppress(OSError):
             target = str(entry.readlink())
             if target.startswith("socket:"):
-                found.add((int(entry.name), target))
-    return found
+                sockets.add((int(entry.name), target))
+    return sockets

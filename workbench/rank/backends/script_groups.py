@@ -1,4 +1,4 @@
-"""``init_process_group()`` in a ring of Horovod, which lacks the variables that torchrun sets."""
+"""``init_process_group()`` in a ring of Horovod, without the variables that torchrun sets."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _DDP = (
     "Lightning in a cluster of %cluster start --backend ddp, where this call is ready"
 )
 _UNSET = "environment variable"
-"""In PyTorch's message for a variable that is not set."""
+"""Part of PyTorch's message for a variable that is not set."""
 
 
 def install() -> None:
-    """Make `init_process_group` say which cluster a script for torchrun needs."""
+    """Make errors of `init_process_group` name the cluster that a script for torchrun needs."""
     if not dist.is_available() or hasattr(dist.init_process_group, "_workbench"):
         return
     original = distributed_c10d.init_process_group

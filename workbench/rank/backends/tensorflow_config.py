@@ -1,4 +1,4 @@
-"""Where the TensorFlow of a rank serves the strategies of ``tf.distribute``."""
+"""The address that a rank's TensorFlow uses for strategies of ``tf.distribute``."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def free_address(interface: str) -> dict[str, str]:
     with socket.create_server((address, 0), family=family) as listener:
         port = listener.getsockname()[1]
     host = f"[{address}]" if family == socket.AF_INET6 else address
-    # the kernel makes TF_CONFIG of the addresses of all ranks
+    # the kernel builds TF_CONFIG from the addresses of all ranks
     return {"TENSORFLOW": f"{host}:{port}"}

@@ -1,4 +1,4 @@
-"""The collectives of torch.distributed that have not finished."""
+"""Unfinished collectives of torch.distributed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from weakref import WeakSet
 
 import torch
 
-from workbench.rank.backends.torch_operations import MESSAGES, Named, Operations, first, measure
+from workbench.rank.backends.torch_operations import (
+    MESSAGES,
+    CollectiveDescriptions,
+    Named,
+    first,
+    measure,
+)
 from workbench.rank.recording.collectives import Operation, Reported
 from workbench.rank.recording.patches import Function
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.recorder import Recorder
 
-_MAX = 4096
-"""Most unfinished collectives that are kept."""
+_MAX_PENDING = 4096
+"""Maximum number of unfinished collectives that are kept."""
 
 
 class Bucket:
-    """A bucket that is being reduced, and when it was done.
+    """A bucket that is being reduced, and the time of its end.
 
     Parameters
     ----------
     recorder
-        Knows whether a CUDA graph is captured.
+        Shows whether a CUDA graph is captured.
 
     Attributes
     ----------
@@ -55,7 +61,7 @@ class Bucket:
         self.finished = perf_counter_ns()
 
     def mark(self, _: Any = None) -> None:
-        """Record that the current stream has to reach this point before the bucket is done."""
+        """Record an event: the bucket is done when the current stream has reached it."""
         # the callback runs early, on a stream that waits for the reduction
         event = torch.cuda.Event()
         event.record()
@@ -63,7 +69,7 @@ class Bucket:
 
 
 class TorchCall:
-    """A collective that was submitted and has not finished."""
+    """A submitted, unfinished collective."""
 
     __slots__ = ("_finished", "future", "on_gpu", "operation", "others", "submitted")
 
@@ -73,16 +79,17 @@ class TorchCall:
         self.future: Any = None
         self.on_gpu = False
         self.others: list[TorchCall] = []
-        """Those that finish with it."""
+        """Collectives that finish together with this one."""
         self._finished = finished
 
     def claim(self) -> Reported | None:
-        """Return where the collective must be reported, the first time; None later."""
-        finished, self._finished = self._finished, None
+        """Return the receiver of the collective's report at the first call; None later."""
+        finished = self._finished
+        self._finished = None
         return finished
 
     def finish(self, _future: Any = None) -> None:
-        """Report the collective, once; in any thread."""
+        """Report the collective once; any thread may call this."""
         now = perf_counter_ns()
         if (finished := self.claim()) is not None:
             finished.add(self.operation, self.submitted, now)
@@ -91,14 +98,14 @@ class TorchCall:
 
 
 class TorchCalls:
-    """Reports to a `Recorder` the collectives that hooks have seen, when they have finished.
+    """Reports the collectives that hooks have seen to a `Recorder` when they have finished.
 
     Attributes
     ----------
     pending
-        By the ``id`` of the `Work`, or the address of the result.
+        Unfinished collectives by the ``id`` of the `Work`, or by the address of the result.
     coalescing
-        Those that a thread submits together, by the thread.
+        Collectives that a thread submits together, by the thread.
     messages
         The `Work` of sends and receives.
     """
@@ -107,7 +114,7 @@ class TorchCalls:
         self._recorder = recorder
         self._main = threading.main_thread().ident
         self._gpu = torch.cuda.is_available()
-        self._describe = Operations().describe
+        self._describe = CollectiveDescriptions().describe
         self.pending: dict[int, TorchCall] = {}
         self.coalescing: dict[int, list[TorchCall]] = {}
         self.messages: WeakSet[Any] = WeakSet()
@@ -117,7 +124,7 @@ class TorchCalls:
 
     @contextmanager
     def hook_of_ddp(self, sent: list[int]) -> Iterator[None]:
-        """Add the bytes of a bucket's collectives, which are not recorded, to `sent`."""
+        """Add the bytes of a bucket's collectives to `sent` instead of recording them."""
         self._hook_thread = threading.get_ident()
         self._hook = self._hook_thread, sent
         try:
@@ -126,7 +133,7 @@ class TorchCalls:
             self._hook = None
 
     def exposed(self, original: Function, phase: Phase = Phase.EXPOSED) -> Function:
-        """Return a function whose calls are exposed waits of the training."""
+        """Return a function that calls `original` as an exposed wait of the training."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.trains(threading.get_ident()):
@@ -153,10 +160,10 @@ class TorchCalls:
         waits: bool,
         peer: int = -1,
     ) -> None:
-        """Follow a collective that was submitted; `waits` if the caller now waits for it.
+        """Follow a submitted collective; `waits` means that the caller now waits for it.
 
         `measured` are the bytes and the number of tensors in `sent` before the call.
-        `peer` is the number in the group of the rank to which, or from which, a message is sent.
+        `peer` is the other rank's number in the group, for a sent or received message.
         """
         if not self._recorder.on:  # a function that could not be restored
             return
@@ -175,7 +182,7 @@ class TorchCalls:
             self.keep(key, call)
             kept_by = named, id(group)
             if waits or kept_by in self._without_future:
-                return  # it has finished when the wait returns
+                return  # the collective has finished when the wait returns
             try:
                 call.future = work.get_future()
                 call.future.add_done_callback(lambda _: self.finish(key, call))
@@ -184,37 +191,37 @@ class TorchCalls:
 
     def keep(self, key: int, call: TorchCall) -> None:
         """Keep a call until it is finished."""
-        given_up = [self.pending.pop(key, None)]  # another one had its Work, or its memory
-        if len(self.pending) >= _MAX:
-            given_up += self.pending.values()
+        abandoned = [self.pending.pop(key, None)]  # an earlier call had the same Work or memory
+        if len(self.pending) >= _MAX_PENDING:
+            abandoned += self.pending.values()
             self.pending.clear()
-        for one in given_up:
-            # if it has a future, that reports it; otherwise nobody has waited for it
-            if one is not None and one is not call and one.future is None:
-                lost = [each for each in (one, *one.others) if each.claim() is not None]
+        for stale in abandoned:
+            # a future would report the call; without a future, no wait has reported it
+            if stale is not None and stale is not call and stale.future is None:
+                lost = [each for each in (stale, *stale.others) if each.claim() is not None]
                 self._recorder.reported.lost += len(lost)
         self.pending[key] = call
 
     def finish(self, key: int, call: TorchCall) -> None:
-        """Report a call that was kept; in any thread."""
+        """Report a kept call; any thread may call this."""
         call.finish()
         if self.pending.get(key) is call:
             self.pending.pop(key, None)
 
     def coalesced(self, calls: list[TorchCall], work: Any) -> None:
-        """Follow what was submitted together, as one collective for each kind."""
+        """Follow calls that were submitted together, as one collective for each kind."""
         groups: dict[Operation, list[TorchCall]] = {}
         for call in calls:
             kind = call.operation._replace(name="", size=0, tensors=0, peer=-1)
             groups.setdefault(kind, []).append(call)
-        for some in groups.values():
-            peers = {call.operation.peer for call in some}
-            some[0].operation = some[0].operation._replace(
-                size=sum(call.operation.size for call in some),
-                tensors=sum(call.operation.tensors for call in some),
+        for peer_calls in groups.values():
+            peers = {call.operation.peer for call in peer_calls}
+            peer_calls[0].operation = peer_calls[0].operation._replace(
+                size=sum(call.operation.size for call in peer_calls),
+                tensors=sum(call.operation.tensors for call in peer_calls),
                 peer=peers.pop() if len(peers) == 1 else -1,
             )
-        together = [some[0] for some in groups.values()]
+        together = [peer_calls[0] for peer_calls in groups.values()]
         if work is not None and any(call.operation.kind in MESSAGES for call in calls):
             self.messages.add(work)
         if any(call.on_gpu for call in together):
@@ -226,18 +233,20 @@ class TorchCalls:
             together[0].others = together[1:]
             try:
                 work.get_future().add_done_callback(together[0].finish)
-            except RuntimeError:  # not implemented: they have finished when the wait returns
+            except RuntimeError:  # not implemented: the calls have finished when the wait returns
                 self.keep(id(work), together[0])
 
     def follow_stream(self, calls: list[TorchCall], work: Any) -> None:
-        """Let the training loop find when a GPU has finished; without a Work, the stream waits."""
-        if self._recorder.capturing:  # they run when the graph is replayed, which nothing times
+        """Make the training loop poll for the GPU's end of calls; without a Work, of the stream."""
+        if (
+            self._recorder.capturing
+        ):  # the calls run when the graph is replayed, and no hook times that
             self._recorder.loop.note_unheard()
             return
         bucket = Bucket(self._recorder)
         try:
             future = None if work is None else work.get_future()
-        except RuntimeError:  # not implemented: it has finished when the wait returns
+        except RuntimeError:  # not implemented: the call has finished when the wait returns
             calls[0].others = calls[1:]
             self.keep(id(work), calls[0])
             return
@@ -250,13 +259,13 @@ class TorchCalls:
                 self._recorder.loop.buckets.follow(call.operation, call.submitted, bucket)
 
     def trains(self, thread: int) -> bool:
-        """Whether a thread trains: the main one, or on a GPU that of a backward."""
+        """Return whether a thread trains: the main thread, or a GPU's backward thread."""
         if thread == self._main:
             return True
         return self._gpu and self._recorder.loop.in_backward and not _is_of_python(thread)
 
     def is_of_bucket(self, thread: int, sent: Any) -> bool:
-        """Whether a hook of DDP makes a call, itself or in a callback of a future.
+        """Return whether a hook of DDP makes a call, directly or in a callback of a future.
 
         The bytes that callbacks send are counted for the oldest unfinished bucket.
         """
@@ -290,6 +299,6 @@ class TorchCalls:
 
 
 def _is_of_python(thread: int) -> bool:
-    """Whether Python has started a thread, and not PyTorch."""
-    known = threading._active.get(thread)  # type: ignore[attr-defined]
-    return known is not None and not isinstance(known, threading._DummyThread)
+    """Return whether Python, and not PyTorch, has started a thread."""
+    python_thread = threading._active.get(thread)  # type: ignore[attr-defined]
+    return python_thread is not None and not isinstance(python_thread, threading._DummyThread)

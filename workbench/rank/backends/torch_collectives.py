@@ -1,7 +1,7 @@
-"""Records the collectives of torch.distributed that a cell makes, itself or through a library.
+"""Records the collectives of torch.distributed that a cell calls directly or through a library.
 
-Every Python caller uses methods of a process group, which return a `Work`. They are replaced, and
-so are the waits for a `Work`. `torch_operators` records functional collectives, and `ddp_hooks`
+Every Python caller uses methods of a process group, which return a `Work`. These methods and the
+waits for a `Work` are replaced. `torch_operators` records functional collectives, and `ddp_hooks`
 the buckets of DistributedDataParallel, which are sent from C++.
 
 With Gloo, a collective has finished when its future is done; one without a future (point-to-point,
@@ -27,16 +27,16 @@ from workbench.rank.recording.waits import Waits
 
 
 class TorchCollectives(Hooks):
-    """Reports to a `Recorder` the collectives of torch.distributed, and waits for them."""
+    """Reports collectives of torch.distributed, and waits for them, to a `Recorder`."""
 
     def __init__(self, recorder: Recorder, calls: TorchCalls) -> None:
         super().__init__(recorder)
         self._calls = calls
         self._waits_for: tuple[int, Waits] | None = None
-        """The Work for which a thread waits next, in a wait that has begun."""
+        """The Work that a begun wait belongs to, and the waits of its cell."""
 
     def install(self) -> None:
-        """Start to record."""
+        """Start recording."""
         if not dist.is_available():
             return
         replace = self.replace
@@ -59,21 +59,22 @@ class TorchCollectives(Hooks):
         def make(original: Function) -> Function:
             def collective(group: Any, *args: Any, **kwargs: Any) -> Any:
                 thread = threading.get_ident()
-                given = (*args, *kwargs.values()) if kwargs else args
-                sent = given[named.sent] if len(given) > named.sent else ()
+                arguments = (*args, *kwargs.values()) if kwargs else args
+                sent = arguments[named.sent] if len(arguments) > named.sent else ()
                 if self._calls.is_of_bucket(thread, sent):
                     return original(group, *args, **kwargs)
-                # before: the result of a sparse tensor has the rows of all ranks
-                measured, began = measure(sent), perf_counter_ns()
+                # measured before the call: a sparse result has the rows of all ranks
+                measured = measure(sent)
+                began = perf_counter_ns()
                 waits = not getattr(args[-1], "asyncOp", True) if args else False
                 trains = self._calls.trains(thread)
                 if trains:
-                    self._end_wait()  # of a Work that nobody has waited for
+                    self._end_wait()  # the caller has not waited for an earlier Work
                 if waits and trains:
                     work = self._submit_and_wait(original, group, args, kwargs)
                 else:
                     work = original(group, *args, **kwargs)
-                peer = given[1] if named.kind in MESSAGES and len(given) > 2 else -1
+                peer = arguments[1] if named.kind in MESSAGES and len(arguments) > 2 else -1
                 self._calls.submitted(
                     named, group, sent, measured, work, began, thread, waits=waits, peer=peer
                 )
@@ -86,8 +87,9 @@ class TorchCollectives(Hooks):
     def _submit_and_wait(
         self, original: Function, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Begin an exposed wait, which ends when the caller has waited for the Work."""
-        waits, work = self._recorder.waits, None
+        """Submit a collective in an exposed wait that ends after the caller's wait for the Work."""
+        waits = self._recorder.waits
+        work = None
         waits.exposed_begins()
         try:
             work = original(group, *args, **kwargs)
@@ -105,10 +107,11 @@ class TorchCollectives(Hooks):
             waits.exposed_ends()
 
     def _broadcast_coalesced(self, original: Function) -> Function:
-        """Return what DDP sends its buffers with, which waits."""
+        """Return a replacement of DDP's blocking function that sends buffers."""
 
         def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            began, thread = perf_counter_ns(), threading.get_ident()
+            began = perf_counter_ns()
+            thread = threading.get_ident()
             result = self._calls.exposed(original)(group, tensors, *args, **kwargs)
             self._calls.call(BUFFERS, group, measure(tensors), began, thread).finish()
             return result
@@ -120,7 +123,8 @@ class TorchCollectives(Hooks):
         for_message = self._calls.exposed(original, Phase.MESSAGES)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            key, waits_for = id(work), self._waits_for
+            key = id(work)
+            waits_for = self._waits_for
             call = self._calls.pending.pop(key, None)
             if waits_for is not None and waits_for[0] == key:
                 try:

@@ -18,18 +18,18 @@ from workbench.rank.recording.collectives import Operation
 
 
 class Named(NamedTuple):
-    """How a function is recorded.
+    """The description of a function of torch.distributed.
 
     Attributes
     ----------
     name
-        Its name in torch.distributed.
+        Name of the function in torch.distributed.
     kind
         The kind of collective, as in `workbench.wire.Layout`.
     sent
         Position of the argument that a rank sends.
     by
-        Who calls it; empty if that differs.
+        The caller; empty if it varies.
     """
 
     name: str
@@ -38,14 +38,17 @@ class Named(NamedTuple):
     by: str = ""
 
 
-_REDUCE, _BROADCAST = Named("all_reduce", "allreduce", 0), Named("broadcast", "broadcast", 0)
-_GATHER, _SCATTER = Named("all_gather", "allgather", 1), Named("reduce_scatter", "reducescatter", 1)
+_REDUCE = Named("all_reduce", "allreduce", 0)
+_BROADCAST = Named("broadcast", "broadcast", 0)
+_GATHER = Named("all_gather", "allgather", 1)
+_SCATTER = Named("reduce_scatter", "reducescatter", 1)
 _TO_ALL = Named("all_to_all", "alltoall", 1)
-_SEND, _RECEIVE = Named("send", "send", 0), Named("recv", "recv", 0)
+_SEND = Named("send", "send", 0)
+_RECEIVE = Named("recv", "recv", 0)
 MESSAGES = frozenset({"send", "recv"})
-"""The kinds that are between two ranks."""
+"""The kinds of communication between two ranks."""
 BUFFERS = Named("broadcast of buffers", "broadcast", 0, "ddp")
-"""What DDP sends its buffers with."""
+"""The collective that DDP uses to send its buffers."""
 METHODS = {
     "allreduce": _REDUCE,
     "allreduce_coalesced": _REDUCE,
@@ -97,13 +100,13 @@ _LIBRARIES = {
     "torch/distributed/tensor/": "dtensor",
     "torch/distributed/pipelining/": "pipeline",
 }
-"""Parts of the caller's file name."""
+"""Names of libraries by a part of the caller's file name."""
 _OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
-"""Of the code that runs in a rank, which is called between the caller and here."""
+"""Folder of this package's code, which runs between the caller and `_caller`."""
 _OF_TORCH = 2
-"""Frames of torch.distributed between its caller and our code."""
-_MAX = 4096
-"""Most descriptions, and most callers, that are kept."""
+"""Number of frames of torch.distributed between its caller and our code."""
+_MAX_KEPT = 4096
+"""Maximum number of descriptions, and of callers, that are kept."""
 
 
 class _Group(NamedTuple):
@@ -116,8 +119,8 @@ class _Group(NamedTuple):
     name: str
 
 
-class Operations:
-    """Describes collectives, each kind of which is numbered from one in a step."""
+class CollectiveDescriptions:
+    """Describes collectives; within a step, each kind is numbered from one."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Operation] = {}
@@ -143,35 +146,35 @@ class Operations:
         group
             The process group, or its name.
         measured
-            The bytes and the number of tensors, before the call (`measure`).
+            The result of `measure` before the call: bytes and number of tensors.
         thread, loop
-            The thread that calls, and the training loop with its number of `steps`.
+            The calling thread, and the training loop with its number of `steps`.
         peer
-            Of a send or receive: the number of the other rank in the group.
+            The number of the other rank in the group, for a send or receive.
         """
         if self._step[1] != loop.steps or self._step[0] is not loop:
             self._step = loop, loop.steps
             self._counts.clear()
         size, tensors = measured
         key: Any = group if isinstance(group, str) else id(group)
-        found = self._groups.get(key)
-        known = found and found.group()  # a later group may have the same name or id
-        if found is None or known is None or (known is not group and key != group):
-            found = self._groups[key] = _described(group)
-        place = named.name, found.number, thread == self._main
-        number = self._counts[place] = self._counts.get(place, 0) + 1
-        other = found.members[peer] if 0 <= peer < len(found.members) else -1
+        described = self._groups.get(key)
+        live_group = described and described.group()  # a later group may have the same name or id
+        if described is None or live_group is None or (live_group is not group and key != group):
+            described = self._groups[key] = _described(group)
+        counted = named.name, described.number, thread == self._main
+        number = self._counts[counted] = self._counts.get(counted, 0) + 1
+        peer_rank = described.members[peer] if 0 <= peer < len(described.members) else -1
         by = named.by or self._caller()
-        what = place, number, size, tensors, found.ranks, by, found.name, other
-        operation = self._known.get(what)
+        key_fields = counted, number, size, tensors, described.ranks, by, described.name, peer_rank
+        operation = self._known.get(key_fields)
         if operation is None:
-            if len(self._known) >= _MAX:
+            if len(self._known) >= _MAX_KEPT:
                 self._known.clear()
-            operation = self._known[what] = _operation(named.kind, *what)
+            operation = self._known[key_fields] = _operation(named.kind, *key_fields)
         return operation
 
     def _caller(self) -> str:
-        """Return which library has called torch.distributed, or ``"cell"``."""
+        """Return the library that has called torch.distributed, or ``"cell"``."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
             frame = frame.f_back
@@ -180,45 +183,51 @@ class Operations:
         if frame is None:
             return "cell"
         code = frame.f_code
-        found = self._callers.get(code)
-        if found is None:
-            if len(self._callers) >= _MAX:
+        library = self._callers.get(code)
+        if library is None:
+            if len(self._callers) >= _MAX_KEPT:
                 self._callers.clear()
             names = (name for part, name in _LIBRARIES.items() if part in code.co_filename)
-            found = self._callers[code] = next(names, "cell")
-        return found
+            library = self._callers[code] = next(names, "cell")
+        return library
 
 
 def _described(group: Any) -> _Group:
-    known: Any = group
+    target: Any = group
     if isinstance(group, str):
-        known = torch._C._distributed_c10d._resolve_process_group(group)
+        target = torch._C._distributed_c10d._resolve_process_group(group)
     try:
-        members = tuple(dist.get_process_group_ranks(known))
+        members = tuple(dist.get_process_group_ranks(target))
     except (ValueError, KeyError):  # not registered
         members = ()
-    return _Group(weakref.ref(known), number_of(known), known.size(), members, name_of(known))
+    return _Group(
+        weakref.ref(target),
+        number_of(target),
+        target.size(),
+        members,
+        name_of(target),
+    )
 
 
 def name_of(group: Any) -> str:
-    """Return the name that a user gave to a process group; empty without one."""
+    """Return the name that a user gave to a process group; empty without a name."""
     name = str(group.group_desc)
     if name in {"undefined", "default_pg", "mesh_default"}:
         return ""
-    return name.removeprefix("mesh_")  # DeviceMesh adds it to the name of a dimension
+    return name.removeprefix("mesh_")  # DeviceMesh adds this prefix to the name of a dimension
 
 
 def number_of(group: Any) -> int:
     """Return the number of a process group among process sets; 0 if it has all ranks."""
     if dist.is_initialized() and group.size() == dist.get_world_size():
         return 0
-    # equal on all its ranks, and larger than the numbers of Horovod's process sets
+    # the number is equal on all its ranks, and larger than those of Horovod's process sets
     return zlib.crc32(group.group_name.encode()) & 0x3FFFFFFF | 0x40000000
 
 
 def _operation(
     kind: str,
-    place: tuple[str, int, bool],
+    counted: tuple[str, int, bool],
     number: int,
     size: int,
     tensors: int,
@@ -227,30 +236,40 @@ def _operation(
     group: str,
     peer: int,
 ) -> Operation:
-    name, process_set, main = place
+    name, process_set, main = counted
     label = f"{name} {number}" if main else f"{name} {number} of a thread"
     return Operation(label, size, tensors, kind, process_set, ranks, by, "", group, peer)
 
 
 def first(sent: Any) -> Any:
-    """Return the first tensor in nested lists; None if there is none."""
+    """Return the first tensor in nested lists; None without tensors."""
     while isinstance(sent, (list, tuple)):
         sent = sent[0] if sent else None
     return sent
 
 
 def sent_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes that a rank sends for a tensor; ask before a sparse tensor is reduced."""
+    """Return the bytes that a rank sends for a tensor; call before a sparse tensor is reduced."""
     if tensor.layout == torch.sparse_coo:
         return int(tensor._indices().nbytes + tensor._values().nbytes)
     return int(tensor.nbytes)
 
 
 def measure(sent: Any) -> tuple[int, int]:
-    """Return the bytes and the number of tensors that a rank sends; a list of parts is one."""
+    """Return the bytes and the number of tensors that a rank sends.
+
+    A list with a single element, which may be a list of parts, counts as one tensor.
+
+    Examples
+    --------
+    >>> measure([torch.zeros(4), torch.zeros(2)])
+    (24, 2)
+    >>> measure([[torch.zeros(4), torch.zeros(2)]])
+    (24, 1)
+    """
     if isinstance(sent, torch.Tensor):
         return sent_bytes(sent), 1
     if len(sent) == 1:
         return measure(sent[0])[0], 1
-    sizes = [measure(one)[0] for one in sent]
+    sizes = [measure(part)[0] for part in sent]
     return sum(sizes), len(sizes)

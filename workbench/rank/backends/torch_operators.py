@@ -1,4 +1,4 @@
-"""Records functional collectives, which are operators: of tensor parallelism and compiled code."""
+"""Records functional collectives: operators that tensor parallelism and compiled code use."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNHEARD = re.compile(
     "_c10d_functional::batch_p2p_ops|_dtensor::shard_dim_alltoall"
     "|symm_mem::.*(reduce|gather|all_to_all|broadcast|_put|_get).*"
 )
-"""Operators that communicate and are not timed."""
+"""Operators that communicate, but are not timed."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes of tensors that operators run on; those of a tracer communicate nothing."""
+"""Classes of real tensors; a tracer's tensors communicate nothing."""
 
 
 class Operator:
-    """Replaces the implementation of an operator, under the same hash."""
+    """Replaces the implementation of an operator, with the same hash."""
 
     def __init__(self, original: Function, call: Callable[..., Any]) -> None:
         self._original = original
@@ -42,7 +42,7 @@ class Operator:
 
 
 class OperatorHooks(Hooks):
-    """Reports to a `Recorder` functional collectives, and waits for their results."""
+    """Reports functional collectives, and waits for their results, to a `Recorder`."""
 
     def __init__(self, recorder: Recorder, calls: TorchCalls) -> None:
         super().__init__(recorder)
@@ -50,7 +50,7 @@ class OperatorHooks(Hooks):
         self._in_operator = 0
 
     def install(self) -> None:
-        """Start to record."""
+        """Start recording."""
         if not dist.is_available():
             return
         for name, named in OPERATORS.items():
@@ -67,8 +67,8 @@ class OperatorHooks(Hooks):
 
     def _replace(self, name: str, make: Callable[[Function], Function]) -> None:
         """Replace an operator if it exists, and its overloads, which compiled code calls."""
-        namespace, _, own = name.partition("::")
-        packet = getattr(getattr(torch.ops, namespace), own, None)
+        namespace, _, packet_name = name.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), packet_name, None)
         if packet is not None:
             self.replace(packet, "_op", make)
             for overload in packet.overloads():
@@ -77,20 +77,21 @@ class OperatorHooks(Hooks):
     def _operator(self, named: Named) -> Callable[[Function], Function]:
         def call(original: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             thread = threading.get_ident()
-            given = (*args, *kwargs.values()) if kwargs else args
+            arguments = (*args, *kwargs.values()) if kwargs else args
             # a dispatch mode calls the operator again
-            if self._in_operator == thread or type(first(given)) not in _PLAIN:
+            if self._in_operator == thread or type(first(arguments)) not in _PLAIN:
                 return original(*args, **kwargs)
-            measured, began = measure(given[0]), perf_counter_ns()
+            measured = measure(arguments[0])
+            began = perf_counter_ns()
             self._in_operator = thread
             try:
                 result = original(*args, **kwargs)
             finally:
                 self._in_operator = 0
             group = kwargs["group_name"] if "group_name" in kwargs else args[-1]
-            one = self._calls.call(named, group, measured, began, thread)
+            call_record = self._calls.call(named, group, measured, began, thread)
             for tensor in [result] if isinstance(result, torch.Tensor) else result:
-                self._calls.keep(tensor.untyped_storage().data_ptr(), one)
+                self._calls.keep(tensor.untyped_storage().data_ptr(), call_record)
             return result
 
         return lambda original: Operator(original, call)
@@ -99,7 +100,8 @@ class OperatorHooks(Hooks):
         exposed = self._calls.exposed(original)
 
         def call(_: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            tensor, thread = first(args or tuple(kwargs.values())), threading.get_ident()
+            tensor = first(args or tuple(kwargs.values()))
+            thread = threading.get_ident()
             if self._in_operator == thread or type(tensor) not in _PLAIN:
                 return original(*args, **kwargs)
             self._in_operator = thread
@@ -108,19 +110,19 @@ class OperatorHooks(Hooks):
             finally:
                 self._in_operator = 0
             key = tensor.untyped_storage().data_ptr()
-            one = self._calls.pending.get(key)
-            if one is not None and tensor.is_cuda:
+            call_record = self._calls.pending.get(key)
+            if call_record is not None and tensor.is_cuda:
                 del self._calls.pending[key]
-                self._calls.follow_stream([one], None)
-            elif one is not None:
-                self._calls.finish(key, one)
+                self._calls.follow_stream([call_record], None)
+            elif call_record is not None:
+                self._calls.finish(key, call_record)
             return result
 
         return Operator(original, call)
 
     def _unheard(self, original: Function) -> Function:
         def call(_: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if any(type(first(one)) in _PLAIN for one in (*args, *kwargs.values())):
+            if any(type(first(argument)) in _PLAIN for argument in (*args, *kwargs.values())):
                 self._recorder.loop.note_unheard()
             return original(*args, **kwargs)
 

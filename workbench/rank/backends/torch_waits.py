@@ -1,7 +1,7 @@
-"""The calls of torch.distributed in which a thread waits: since when, and for which ranks.
+"""Calls of torch.distributed that a thread waits in, with their begin and their ranks.
 
-They are replaced by functions in Python, in whose frames another thread finds the calls.
-`flight_recorder` has the collectives themselves, but not what Gloo sends and receives.
+These calls are replaced by Python functions, so that another thread finds them in the frames.
+`flight_recorder` has the collectives themselves, but not Gloo's sends and receives.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Call(NamedTuple):
     Attributes
     ----------
     name
-        Such as ``"recv(src=1) 3"``, the third from that rank; empty for a wait for an unknown
-        collective.
+        Name such as ``"recv(src=1) 3"``, the third receive from this rank; empty for a wait for
+        an unknown collective.
     began
-        When it was called, as ``time.perf_counter_ns()``.
+        Time of the call, as ``time.perf_counter_ns()``.
     ranks
-        The ranks that it needs, with this one; None for all, or if they are not known.
+        The ranks that the call needs, with this rank; None for all, or if they are unknown.
     """
 
     name: str
@@ -48,11 +48,11 @@ class _Sent(NamedTuple):
     Attributes
     ----------
     name, ranks
-        As of a `Call`.
+        See `Call`.
     name_in_peer
-        Its name in the other rank; empty if unknown.
+        The name of the matching call in the other rank; empty if unknown.
     from_any
-        The group and the tag, if it receives from any rank.
+        The group and the tag of a receive from any rank; otherwise None.
     """
 
     name: str
@@ -62,9 +62,9 @@ class _Sent(NamedTuple):
 
 
 _sent: WeakKeyDictionary[Any, _Sent] = WeakKeyDictionary()
-"""The sends and receives for which nobody has waited, by their `Work`."""
+"""Sends and receives that the cell has not waited for, by their `Work`."""
 _numbers: Counter[tuple[Any, ...]] = Counter()
-"""How many sends and receives were started, by process group, direction, peer and tag."""
+"""Number of started sends and receives, by process group, direction, peer and tag."""
 
 
 def install() -> None:
@@ -79,18 +79,18 @@ def install() -> None:
 
 
 def unfinished() -> dict[tuple[str, int], str]:
-    """Return the sends and receives that may not be finished, by the `Work`, as peers name them.
+    """Return the peers' names of possibly unfinished sends and receives, by the `Work`.
 
-    A send of Gloo counts as unfinished until somebody has waited for it.
+    A send of Gloo counts as unfinished until the cell has waited for it.
     """
-    found = {}
-    for reference in _sent.keyrefs():  # at once: other threads change the dictionary
+    names = {}
+    for reference in _sent.keyrefs():  # a copy, because other threads change the dictionary
         work = reference()
         if work is None or work.is_completed():
             continue
         if (sent := _sent.get(work)) and sent.name_in_peer:
-            found["sent", id(work)] = sent.name_in_peer
-    return found
+            names["sent", id(work)] = sent.name_in_peer
+    return names
 
 
 def forget() -> None:
@@ -100,7 +100,7 @@ def forget() -> None:
 
 
 def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `function`, with the name of `like`; `find` finds its calls."""
+    """Wrap `function` with the name of `like`, so that `find` finds its calls."""
 
     @wraps(like)
     def call(*args: Any, **options: Any) -> Any:
@@ -111,17 +111,17 @@ def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
 
 
 def find(frame: FrameType | None) -> Call | None:
-    """Return the outermost call of these functions in the frames of a thread; None for none."""
-    found = None
+    """Return the outermost call of these functions in a thread's frames; None without a call."""
+    call_locals = None
     while frame is not None:
         if frame.f_code in _CALLS and "began" in (values := frame.f_locals):
-            found = values
+            call_locals = values
         frame = frame.f_back
-    if found is None:
+    if call_locals is None:
         return None
-    sent: tuple[Any, ...] | None = found.get("sent")
-    name, ranks, *_ = sent or _described(found["function"].__name__, found["args"])
-    return Call(name, found["began"], ranks)
+    sent: tuple[Any, ...] | None = call_locals.get("sent")
+    name, ranks, *_ = sent or _described(call_locals["function"].__name__, call_locals["args"])
+    return Call(name, call_locals["began"], ranks)
 
 
 def _described(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[int, ...] | None]:
@@ -133,11 +133,12 @@ def _described(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[int, ...] |
 
 
 def _sending(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a send or receive; `find` finds its calls."""
+    """Wrap a send or receive, so that `find` finds its calls."""
 
     @wraps(original)
     def call(*args: Any, **options: Any) -> Any:
-        sent, began = _send(original.__name__, args), perf_counter_ns()  # noqa: F841
+        sent = _send(original.__name__, args)
+        began = perf_counter_ns()  # noqa: F841 - `find` reads it from this frame
         work = original(*args, **options)
         if work is not None:
             _sent[work] = sent
@@ -161,13 +162,15 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _send(name: str, args: tuple[Any, ...]) -> _Sent:
     """Count and describe a call of ``ProcessGroup.send`` or ``recv``.
 
-    The calls between two ranks, with one tag, are numbered: they match in their order.
+    The calls between two ranks with one tag are numbered, because they match in their order.
     """
-    group, argument = args[0], _SENDS[name]
+    group = args[0]
+    argument = _SENDS[name]
     if not argument:
         return _Sent("recv()", _members(group), "", (group, args[2] if len(args) > 2 else 0))
     try:
-        peer, own = dist.get_global_rank(group, args[2]), dist.get_rank()
+        peer = dist.get_global_rank(group, args[2])
+        own_rank = dist.get_rank()
     except (ValueError, KeyError, IndexError):  # not registered, or the peer given by keyword
         return _Sent(f"{name}()", None)
     tag = args[3] if len(args) > 3 else 0
@@ -175,20 +178,21 @@ def _send(name: str, args: tuple[Any, ...]) -> _Sent:
     other = "recv(src" if name == "send" else "send(dst"
     rest = "" if group is dist.group.WORLD else f", group={group.group_name}"
     rest += f", tag={tag}" if tag else ""
-    ranks = tuple(sorted({own, peer}))
-    mine, its = f"{name}({argument}={peer}{rest}) {number}", f"{other}={own}{rest}) {number}"
-    return _Sent(mine, ranks, its)
+    ranks = tuple(sorted({own_rank, peer}))
+    mine = f"{name}({argument}={peer}{rest}) {number}"
+    name_in_peer = f"{other}={own_rank}{rest}) {number}"
+    return _Sent(mine, ranks, name_in_peer)
 
 
 def _number(group: Any, name: str, peer: int, tag: int) -> int:
     """Return the number of the next send to a rank, or receive from it."""
-    place = group.group_name, name, peer, tag
-    _numbers[place] += 1
-    return _numbers[place]
+    key = group.group_name, name, peer, tag
+    _numbers[key] += 1
+    return _numbers[key]
 
 
 def _count_received(work: Any, group: Any, tag: int) -> None:
-    """Number a receive from any rank with those from the rank that has sent."""
+    """Count a receive from any rank among the receives from the sending rank."""
     with suppress(ValueError, KeyError, RuntimeError):  # not registered, or the source is unknown
         _number(group, "recv", dist.get_global_rank(group, work._source_rank()), tag)
 
@@ -201,4 +205,4 @@ def _members(group: Any) -> tuple[int, ...] | None:
 
 
 _CALLS = {timed(len, len).__code__, _sending(len).__code__}
-"""The code whose frames `find` finds."""
+"""Code objects of the frames that `find` searches for."""

@@ -1,4 +1,4 @@
-"""What libraries report about how they carry collectives: Gloo's connections, and NCCL's log."""
+"""Transports of collectives, from Gloo's connections and NCCL's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import psutil
 
 from workbench.wire.transport import Transport
 
-_LEVEL, _FILE = "NCCL_DEBUG", "NCCL_DEBUG_FILE"
+_LEVEL = "NCCL_DEBUG"
+_FILE = "NCCL_DEBUG_FILE"
 _LOGGED = {"INFO", "TRACE"}
 _USING = re.compile(r"NCCL INFO NET/(?P<kind>\S+?)\s*: Using (?P<devices>\[\d+\].*)")
 _DEVICE = re.compile(r"\[(?P<number>\d+)\](?P<name>[^\s;]+)")
@@ -29,34 +30,34 @@ _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<name>[^\s(,]+)")
 _LINKS = {"IB": "InfiniBand", "RoCE": "RoCE"}
 _SOCKET = "Socket"
 _MAX_BYTES = 16 << 20
-"""Most of the log that is read: some communicators of 512 ranks."""
+"""Maximum size of the log that is read: enough for several communicators of 512 ranks."""
 _OF_SOCKETS = "TCP"
 
 
 def gloo_transport(addresses: Iterable[str]) -> Transport:
-    """Return how Gloo carries collectives.
+    """Return the transport of Gloo's collectives.
 
     Parameters
     ----------
     addresses
-        The addresses of this end of its connections; none if there is no other rank.
+        This rank's addresses of Gloo's connections; empty without other ranks.
     """
     names = {
-        one.address.partition("%")[0]: name
-        for name, ones in psutil.net_if_addrs().items()
-        for one in ones
+        entry.address.partition("%")[0]: name
+        for name, interface_addresses in psutil.net_if_addrs().items()
+        for entry in interface_addresses
     }
-    found = sorted({names.get(address, address) for address in addresses})
-    return Transport("Gloo", _OF_SOCKETS if found else "", tuple(found))
+    interfaces = sorted({names.get(address, address) for address in addresses})
+    return Transport("Gloo", _OF_SOCKETS if interfaces else "", tuple(interfaces))
 
 
 class NcclLog:
-    """The log that NCCL writes in this process, if the user has not chosen another level of it.
+    """NCCL's log of this process, unless the user has set another log level.
 
     Parameters
     ----------
     gpu
-        Whether there is a GPU; otherwise nothing uses NCCL.
+        Whether there is a GPU; without a GPU, NCCL is not used.
     """
 
     def __init__(self, *, gpu: bool) -> None:
@@ -67,9 +68,10 @@ class NcclLog:
         self._unknown = ""
         if not gpu:
             return
-        level, file = os.environ.get(_LEVEL), os.environ.get(_FILE)
+        level = os.environ.get(_LEVEL)
+        file = os.environ.get(_FILE)
         if level is None and file is None:
-            # with the process id: programs that the rank starts do not have this descriptor
+            # the path has the process id, because child programs do not have this descriptor
             self._file = f"/proc/{os.getpid()}/fd/{os.memfd_create('nccl.log')}"
             os.environ.update({_LEVEL: "INFO", _FILE: self._file})
         elif level is not None and level.upper() in _LOGGED and file is not None:
@@ -81,71 +83,82 @@ class NcclLog:
             )
 
     def begin_ring(self) -> None:
-        """Disregard what was logged so far: it is about earlier rings."""
+        """Ignore the log so far, because it is about earlier rings."""
         if self._file is not None:
-            self._transport, self._unknown, self._size = None, "", -1
+            self._transport = None
+            self._unknown = ""
+            self._size = -1
             with contextlib.suppress(OSError):
                 self._begin = self._size = Path(self._file).stat().st_size
 
     def transport(self) -> Transport | None:
-        """Return how NCCL carries collectives; None if it has not connected ranks."""
+        """Return the transport of NCCL's collectives; None if it has not connected ranks."""
         if self._unknown:
             return Transport("NCCL", "", unknown=self._unknown)
         if self._file is None:
             return None
         log = Path(self._file)
         try:
-            found = log.stat()
-            if not stat.S_ISREG(found.st_mode):
+            status = log.stat()
+            if not stat.S_ISREG(status.st_mode):
                 return Transport("NCCL", "", unknown=f"its log {log} is not a regular file")
-            if found.st_size < self._size:  # a program that the cell has started writes there too
+            if status.st_size < self._size:  # a program that the cell has started writes there too
                 self._unknown = f"another process has written to its log {log}"
                 return Transport("NCCL", "", unknown=self._unknown)
-            if found.st_size != self._size:
+            if status.st_size != self._size:
                 with log.open("rb") as opened:
                     opened.seek(self._begin)
                     text = opened.read(_MAX_BYTES).decode("utf-8", "replace")
-                self._transport, self._size = read_nccl_log(text), found.st_size
+                self._transport = read_nccl_log(text)
+                self._size = status.st_size
         except OSError as error:
             return Transport("NCCL", "", unknown=f"its log {log}: {error.strerror}")
         return self._transport
 
 
 def read_nccl_log(text: str) -> Transport | None:
-    """Return how NCCL carries the collectives of a process; None if it has not connected ranks.
+    """Return the transport of a process's NCCL collectives; None if it has not connected ranks.
 
     Parameters
     ----------
     text
-        Its log at the level INFO, of version 2.4 or later.
+        The log of NCCL 2.4 or later at the level INFO.
+
+    Examples
+    --------
+    >>> read_nccl_log("NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC").within
+    ('P2P/IPC',)
+    >>> read_nccl_log("")
     """
     devices: dict[str, dict[int, str]] = {}
     for using in _USING.finditer(text):
-        its = {int(one["number"]): one["name"] for one in _DEVICE.finditer(using["devices"])}
-        devices.setdefault(using["kind"], {}).update(its)
-    within = tuple(sorted({found["how"] for found in _WITHIN.finditer(text)}))
+        named_devices = {
+            int(match["number"]): match["name"] for match in _DEVICE.finditer(using["devices"])
+        }
+        devices.setdefault(using["kind"], {}).update(named_devices)
+    within = tuple(sorted({match["how"] for match in _WITHIN.finditer(text)}))
     over = list(_OVER.finditer(text))
     if not over:
         if within:
             return Transport("NCCL", "", within=within)
         chosen = _CHOSEN.search(text)
-        why = "it has not logged its connections"
-        return None if chosen is None else Transport("NCCL", "", unknown=why)
+        reason = "it has not logged its connections"
+        return None if chosen is None else Transport("NCCL", "", unknown=reason)
     used: dict[str, str] = {}
-    for one in over:
-        name, network = _device(one["kind"], int(one["number"]), devices)
-        used[name] = network or _plugin(one["kind"], text)
+    for match in over:
+        name, network = _device(match["kind"], int(match["number"]), devices)
+        used[name] = network or _plugin(match["kind"], text)
     return Transport(
         "NCCL",
         " and ".join(sorted(set(used.values()))),
         tuple(sorted(used)),
-        _gpudirect([one for one in over if one["kind"] != _SOCKET]),
+        _gpudirect([match for match in over if match["kind"] != _SOCKET]),
         within,
     )
 
 
 def _gpudirect(over: list[re.Match[str]]) -> Literal["", "all", "some", "none"]:
-    direct = sum("/GDRDMA" in one["options"] for one in over)
+    direct = sum("/GDRDMA" in match["options"] for match in over)
     if not direct:
         return "none" if over else ""
     return "all" if direct == len(over) else "some"
@@ -163,7 +176,7 @@ def _device(kind: str, number: int, devices: dict[str, dict[int, str]]) -> tuple
 
 
 def _plugin(kind: str, text: str) -> str:
-    """Return the network where the log does not name the devices: in words, or as it does."""
+    """Return the name of a network whose devices the log does not name."""
     provider = _PROVIDER.search(text)
     if kind.startswith("IB"):
         return "InfiniBand or RoCE"

@@ -1,4 +1,4 @@
-"""The samples of an iteration, and its place in the pass of a DataLoader."""
+"""The samples of an iteration, and its position in the pass of a DataLoader."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from workbench.rank.recording.loads import Load, Source
+from workbench.rank.recording.loads import LoaderCall, LoaderPass
 
 _DIFFERENT = -1
 _MAX_KEPT = 64
-"""Batches whose use is still looked for; a library reads fewer ahead."""
+"""Maximum number of batches whose use is unknown; libraries read fewer batches ahead."""
 _MAX_TENSORS = 16
-"""Tensors of a batch, or of a call, that are looked at."""
+"""Maximum number of inspected tensors of a batch or of a call."""
 _MAX_DEPTH = 4
 
 
 class BatchProgress(NamedTuple):
-    """What a step trained with; 0 where unknown.
+    """The samples and the batch of an optimizer step; 0 for unknown values.
 
     Attributes
     ----------
     samples
         Number of samples.
     batch, batches
-        The number of its last batch in the DataLoader's pass, and of all its batches.
+        The number of the step's last batch in the DataLoader's pass, and the number of batches in
+        the pass.
     """
 
     samples: int
@@ -44,53 +45,53 @@ NO_PROGRESS = BatchProgress(0, 0, 0)
 class Batches:
     """Counts the samples that forwards of training use, between two optimizer steps.
 
-    A forward uses the batch with whose memory its arguments share. Arguments that were computed
-    from a batch share none with it: then the batch is the one with as many samples, or the only
-    one that was loaded since the previous step. If several are possible, the number is unknown.
-    Without a loader the arguments of the first model count, because others may compute with its
-    output.
+    A forward uses the batch that shares memory with its arguments. Arguments that were computed
+    from a batch share no memory with it. The batch is then the one with the same number of
+    samples, or the only batch since the previous step. If several batches are possible, the number
+    is unknown. Without a loader, the arguments of the first model count, because other models may
+    compute with its output.
     """
 
     def __init__(self) -> None:
-        self._sources: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
-        self._kept: list[Load] = []
+        self._sources: WeakKeyDictionary[Any, LoaderPass] = WeakKeyDictionary()
+        self._kept: list[LoaderCall] = []
         """The latest batches, oldest first."""
-        self._possible: Load | None = None
+        self._possible: LoaderCall | None = None
         """The batch of a forward in eval mode, which trains if a backward follows."""
         self._window = 0
         self._reset()
 
     def _reset(self) -> None:
-        self._used: list[Load] = []
+        self._used: list[LoaderCall] = []
         self._unknown = False
-        """Whether a forward has used some of several batches."""
+        """Whether a forward has used an unknown subset of several batches."""
         self._model = self._samples = 0
         self._called: dict[int, StorageWeakRef] = {}
-        """The memory of the arguments that closures have used."""
+        """Memory of the arguments of closures."""
 
-    def source(self, iterator: Any, *, begins: bool = False) -> Source:
-        """Return what is known of the pass of an iterator.
+    def source(self, iterator: Any, *, begins: bool = False) -> LoaderPass:
+        """Return the record of an iterator's pass.
 
         Parameters
         ----------
         begins
-            Whether a pass begins, of an iterator that may have been used before.
+            Whether a pass begins; the iterator may have been used before.
         """
         try:
             source = self._sources.get(iterator)
             if source is None:
-                source = self._sources[iterator] = Source()
-        except TypeError:  # it cannot be referred to
-            return Source()
+                source = self._sources[iterator] = LoaderPass()
+        except TypeError:  # the iterator supports no weak references
+            return LoaderPass()
         if begins:
             source.yielded = 0
             source.ended = False
         return source
 
-    def loaded(self, batch: Any, iterator: Any, load: Load | None = None) -> None:
-        """Note a batch, and the iterator that has returned it."""
+    def loaded(self, batch: Any, iterator: Any, load: LoaderCall | None = None) -> None:
+        """Note that an iterator has returned a batch."""
         source = self.source(iterator) if load is None else load.source
-        load = load or Load(source)
+        load = load or LoaderCall(source)
         number = getattr(iterator, "_num_yielded", 0)
         load.number = number if type(number) is int and number else source.yielded + 1
         source.yielded = load.number
@@ -110,12 +111,12 @@ class Batches:
         del self._kept[:-_MAX_KEPT]
 
     def copied(self, original: torch.Tensor, copy: torch.Tensor) -> None:
-        """Note that a tensor was copied to a device: who uses the copy uses its batch."""
+        """Note that a tensor was copied to a device: a use of the copy is a use of its batch."""
         for load in self._sharing(original):
             load.storages |= _references(copy)
 
-    def ended(self, source: Source) -> None:
-        """Note that a pass has no further batches: those it evaluated are not trained with."""
+    def ended(self, source: LoaderPass) -> None:
+        """Note the end of a pass: its evaluated batches will not be used for training."""
         source.ended = True
 
     def forward(
@@ -126,7 +127,7 @@ class Batches:
         Parameters
         ----------
         arguments, options
-            The positional arguments, and those by keyword.
+            The positional arguments and the keyword arguments.
         in_step
             Whether it runs in an optimizer's closure, which is called repeatedly.
         """
@@ -165,7 +166,8 @@ class Batches:
     def backward(self) -> None:
         """Note a backward."""
         if self._possible is not None:
-            load, self._possible = self._possible, None
+            load = self._possible
+            self._possible = None
             self._train(load)
 
     def evaluated(self, arguments: Any = (), options: Any = None) -> None:
@@ -175,7 +177,7 @@ class Batches:
             load.evaluated = load.source.evaluated = True
 
     def take(self) -> BatchProgress:
-        """Return what was used since the last call."""
+        """Return the batches and samples that were used since the last call."""
         self._end_possible()
         if not (self._used or self._unknown or self._samples):  # no forward was seen
             fresh = [
@@ -206,14 +208,14 @@ class Batches:
         length = last.source.length if last.number <= last.source.length else 0
         return BatchProgress(max(0, samples), last.number, length)
 
-    def _sharing(self, called: Any) -> list[Load]:
-        """Return the batches with whose memory arguments share."""
+    def _sharing(self, called: Any) -> list[LoaderCall]:
+        """Return the batches that share memory with the arguments of a call."""
         if not self._kept:
             return []
         keys = _storages(called).keys()
         return [load for load in self._kept if not keys.isdisjoint(load.storages)]
 
-    def _of_call(self, arguments: Any, options: Any) -> Load | None:
+    def _of_call(self, arguments: Any, options: Any) -> LoaderCall | None:
         """Return the batch of a forward that may not train: the latest one that fits."""
         shared = self._sharing((arguments, options) if options else arguments)
         if shared:
@@ -226,7 +228,7 @@ class Batches:
                 return load
         return None
 
-    def _may_be_trained(self, load: Load, samples: int) -> bool:
+    def _may_be_trained(self, load: LoaderCall, samples: int) -> bool:
         """Return whether a forward may use a batch, although it shares no memory with it."""
         if load.trained:
             return False
@@ -236,23 +238,25 @@ class Batches:
         source = load.source
         if source.ended or load.samples != samples:
             return False
-        others = any(one.evaluated and one.source is source for one in self._kept if one != load)
+        others = any(
+            call.evaluated and call.source is source for call in self._kept if call != load
+        )
         return source.trained or not others
 
-    def _train(self, load: Load) -> None:
+    def _train(self, load: LoaderCall) -> None:
         load.trained = load.source.trained = True
         if load not in self._used:
             self._used.append(load)
         # earlier batches of the pass were skipped
-        place = self._kept.index(load) if load in self._kept else 0
+        index = self._kept.index(load) if load in self._kept else 0
         self._kept = [
-            one
-            for number, one in enumerate(self._kept)
-            if number >= place or one.trained or one.source is not load.source
+            call
+            for number, call in enumerate(self._kept)
+            if number >= index or call.trained or call.source is not load.source
         ]
 
-    def _train_several(self, fresh: list[Load], samples: int) -> None:
-        """Note a forward for which several batches are possible: such as all, if they add up."""
+    def _train_several(self, fresh: list[LoaderCall], samples: int) -> None:
+        """Note a forward with several possible batches: all of them if their samples add up."""
         sources = {id(load.source) for load in fresh}
         if len(sources) == len(fresh) and sum(load.samples for load in fresh) == samples:
             for load in fresh:
@@ -268,16 +272,24 @@ class Batches:
 
 
 def first_dimension(batch: Any) -> int:
-    """Return the first dimension of the tensors of a batch; 0 without any, -1 if they differ."""
-    found = 0
+    """Return the first dimension of a batch's tensors; 0 without tensors, -1 if they differ.
+
+    Examples
+    --------
+    >>> first_dimension((torch.zeros(32, 3), torch.zeros(32)))
+    32
+    >>> first_dimension("text")
+    0
+    """
+    batch_size = 0
     with torch._C.DisableTorchFunction():  # a mode of the user is not to see us
         for value in _values(batch):
             if isinstance(value, torch.Tensor) and value.dim():
                 size = value.shape[0]
-                if found and size != found:
+                if batch_size and size != batch_size:
                     return _DIFFERENT
-                found = size
-    return found
+                batch_size = size
+    return batch_size
 
 
 def _first_dimension_of_call(arguments: Any, options: Any) -> int:
@@ -290,14 +302,14 @@ def _samples(batch: Any, iterator: Any) -> int:
     size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
     is_list = type(size) is int and type(batch) in (list, tuple) and len(batch) == size
     if is_list and samples != size and all(isinstance(value, torch.Tensor) for value in batch):
-        return 0  # may be a list of as many images, whose first dimension is their colour
+        return 0  # may be a list of images, with colour as the first dimension of each
     return samples
 
 
 def _samples_of_containers(batch: Any) -> int:
-    """Return the number of samples of a batch whose tensors are in containers, or that has none.
+    """Return the number of samples of a batch with tensors in containers, or without tensors.
 
-    Such as ``((first_view, second_view), target)``, texts, or columns of lists.
+    Examples are ``((first_view, second_view), target)``, texts, and columns of lists.
     """
     values = list(_values(batch))
     if values and all(isinstance(value, str) for value in values):
@@ -323,8 +335,8 @@ def _nested(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < _MAX_DEPTH and isinstance(value, (tuple, list, Mapping)):
-        for one in _values(value):
-            yield from _nested(one, depth + 1)
+        for element in _values(value):
+            yield from _nested(element, depth + 1)
 
 
 def _storages(value: Any) -> dict[int, Any]:
@@ -343,9 +355,9 @@ def _references(value: Any) -> dict[int, StorageWeakRef]:
     return {key: StorageWeakRef(storage) for key, storage in _storages(value).items()}
 
 
-def _sum(one: int, other: int) -> int:
-    """Return the sum, or that it is not known."""
-    return _DIFFERENT if _DIFFERENT in (one, other) else one + other
+def _sum(first: int, second: int) -> int:
+    """Return the sum; `_DIFFERENT` if one summand is unknown."""
+    return _DIFFERENT if _DIFFERENT in (first, second) else first + second
 
 
 def _length(iterator: Any) -> int:

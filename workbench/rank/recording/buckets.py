@@ -16,27 +16,27 @@ class PendingBucket(Protocol):
     Attributes
     ----------
     finished
-        The time when it was found done, or 0.
+        The time when a poll first found it done, or 0.
     sent
-        The bytes of the collectives that its hook has called; empty if none was seen.
+        The bytes of the collectives that its hook has called; empty if no call was seen.
     """
 
     finished: int
     sent: list[int]
 
     def done(self) -> bool:
-        """Return whether it is done, without waiting."""
+        """Return whether the bucket is done, without waiting."""
 
 
 class BucketSource(Protocol):
-    """Where buckets come from that are noted outside Python."""
+    """A source of buckets that are noted outside Python."""
 
     def take_buckets(self) -> Iterable[tuple[Operation, int, int]]:
-        """Return those since the last call: description, and when submitted and finished."""
+        """Return the description, submission and end of each bucket since the last call."""
 
 
 class Buckets:
-    """Finds when collectives have finished, and reports them.
+    """Polls collectives until they have finished, and reports them.
 
     Attributes
     ----------
@@ -82,29 +82,30 @@ class Buckets:
         self.find_done()
         now = perf_counter_ns()
         self.backwards += 1
-        submitted, self._of_backward = self._of_backward, []
+        submitted = self._of_backward
+        self._of_backward = []
         for describe, began, bucket in submitted:
             operation = describe()
-            # complete only now: a hook can send more in the callback of a future
+            # `sent` is complete only now: a hook can send more in the callback of a future
             reduced = operation._replace(size=sum(bucket.sent)) if bucket.sent else operation
             self._reported.add(reduced, began, bucket.finished or now)
         return now
 
     def follow(self, operation: Operation, submitted: int, pending: PendingBucket) -> None:
-        """Report a collective when it is found done: soon after another event, or at a step."""
+        """Report a collective once a poll finds it done, after another event or at a step."""
         self._following.append((operation, submitted, pending))
         self.find_done()
 
     def find_done(self) -> None:
-        """Find which have finished."""
+        """Poll all collectives, and report the finished ones."""
         for _, _, bucket in self._of_backward:
             bucket.done()
         for _ in range(len(self._following)):
             try:
-                one = self._following.popleft()
+                following = self._following.popleft()
             except IndexError:  # another thread looks for them too
                 return
-            if one[2].done():
-                self._reported.add(one[0], one[1], one[2].finished)
+            if following[2].done():
+                self._reported.add(following[0], following[1], following[2].finished)
             else:
-                self._following.append(one)
+                self._following.append(following)

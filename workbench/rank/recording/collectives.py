@@ -1,4 +1,4 @@
-"""Finished collectives of a rank, and where their times come from."""
+"""Finished collectives of a rank, and the sources of their times."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from workbench.wire.record import TIMES
 
 LIMIT = 1 << 15
-"""Most collectives that are kept until the sender takes them."""
+"""Maximum number of collectives that are kept until the sender takes them."""
 UNNAMED = " without a name"
-"""End of the label of an operation without a name, which Horovod identifies by a number."""
+"""End of the label of an unnamed operation; Horovod identifies such operations by a number."""
 
 
 class Operation(NamedTuple):
@@ -36,7 +36,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Collected:
-    """Some finished collectives.
+    """A batch of finished collectives.
 
     Attributes
     ----------
@@ -52,51 +52,54 @@ class Collected:
     @staticmethod
     def join(parts: Iterable[Collected]) -> Collected:
         """Return all collectives of `parts`."""
-        some = [part for part in parts if part.operations]
-        if len(some) == 1:
-            return some[0]
-        operations = tuple(one for part in some for one in part.operations)
-        return Collected(operations, np.hstack([_NO_TIMES, *(part.times for part in some)]))
+        nonempty = [part for part in parts if part.operations]
+        if len(nonempty) == 1:
+            return nonempty[0]
+        operations = tuple(operation for part in nonempty for operation in part.operations)
+        return Collected(operations, np.hstack([_NO_TIMES, *(part.times for part in nonempty)]))
 
 
 _NO_TIMES = np.empty((len(TIMES), 0), np.int64)
 NONE = Collected((), _NO_TIMES)
 
 
-class Source(Protocol):
-    """Where finished collectives come from."""
+class CollectiveSource(Protocol):
+    """A source of finished collectives."""
 
     @property
     def lost(self) -> int:
-        """How many were not recorded."""
+        """Number of collectives that were not recorded."""
 
     def take(self, until: int) -> Collected:
-        """Return those that finished up to a moment and were not returned before.
+        """Return the collectives that have finished by `until` and were not returned before.
 
         The sender's thread calls this.
         """
 
     def take_each(self, untils: Sequence[int], handles: Sequence[Sequence[int]]) -> list[Collected]:
-        """Return for each moment what `take` would, but only what has one of its handles, or none.
+        """Return the result of `take` for each moment, restricted by handles.
+
+        A collective with a handle is returned for a moment only if the handle is one of `handles`
+        for this moment.
 
         Parameters
         ----------
         untils
             The moments, in order; at least one.
         handles
-            For each moment, those that a rank has waited for.
+            For each moment, the handles of the collectives that the rank has waited for.
         """
 
 
 class Reported:
-    """Collectives of which hooks know when they were submitted and finished, and no more.
+    """Collectives whose submission and end are known from hooks, without further times.
 
     Attributes
     ----------
     on
         Whether they are kept; see `Recorder.on`.
     lost
-        How many were discarded, because more than `LIMIT` were not taken.
+        Number of collectives that were discarded because more than `LIMIT` were not taken.
     """
 
     def __init__(self) -> None:
@@ -113,24 +116,24 @@ class Reported:
         self._finished.append((operation, submitted, finished))
 
     def take_each(self, untils: Sequence[int], _: Sequence[Sequence[int]]) -> list[Collected]:
-        """Return for each moment what `take` returns."""
+        """Return the result of `take` for each moment."""
         if not self._finished:
             return [NONE] * len(untils)
-        every = list(self._finished)
+        records = list(self._finished)
         parts: list[list[tuple[Operation, int, int]]] = [[] for _ in range(len(untils) + 1)]
-        for one in every:
-            parts[bisect_left(untils, one[2])].append(one)
-        found = [_collected(part) for part in parts[:-1]]
+        for record in records:
+            parts[bisect_left(untils, record[2])].append(record)
+        collected = [_collected(part) for part in parts[:-1]]
         # removed only now: after a MemoryError, the next call returns them
-        for _place in every:
+        for _record in records:
             popped = self._pop()
-            if popped is None or popped is every[-1]:  # `add` may have discarded some
+            if popped is None or popped is records[-1]:  # `add` may have discarded some
                 break
         self._finished.extendleft(reversed(parts[-1]))
-        return found
+        return collected
 
     def take(self, until: int) -> Collected:
-        """Return those that finished up to a moment and were not returned before."""
+        """Return the collectives that have finished by `until` and were not returned before."""
         return self.take_each([until], ())[0]
 
     def _pop(self) -> tuple[Operation, int, int] | None:
@@ -144,6 +147,6 @@ def _collected(reported: Sequence[tuple[Operation, int, int]]) -> Collected:
     if not reported:
         return NONE
     operations, submitted, finished = zip(*reported, strict=True)
-    # of the transfer nothing is known but that it lies between the two
+    # of the transfer it is only known that it lies between submission and end
     columns = (submitted, submitted, submitted, finished, finished)
     return Collected(operations, np.array(columns, np.int64))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
 _OTHERS = "ZMQbg"
-"""Begin of the names of ZeroMQ's threads, which may start at the same time."""
+"""Prefix of the names of ZeroMQ's threads, which may start at the same time."""
 _PER_THREAD = 6
 """Marks the number of a clock as the CPU time of one thread (Linux)."""
 
@@ -22,7 +22,7 @@ class CommunicationThreads:
         self._used_ns: dict[int, int] = {}
 
     def begin(self) -> None:
-        """Note the threads before the ring is formed."""
+        """Note the existing threads before the ring is formed."""
         self._before = set(_threads())
 
     def find(self) -> None:
@@ -33,10 +33,10 @@ class CommunicationThreads:
             with contextlib.suppress(OSError):  # it has ended
                 if not (_TASKS / str(tid) / "comm").read_text().startswith(_OTHERS):
                     used_ns[tid] = 0
-        self._used_ns = used_ns  # last, since another thread may be in `cpu_ns`
+        self._used_ns = used_ns  # is set last, because another thread may be in `cpu_ns`
 
     def cpu_ns(self) -> int:
-        """Return the CPU time of all of them so far in nanoseconds; 0 without any."""
+        """Return the CPU time of these threads so far in nanoseconds; 0 without threads."""
         used_ns = self._used_ns
         for tid in used_ns:
             with contextlib.suppress(OSError):  # it has ended: its last reading counts

@@ -1,7 +1,8 @@
-"""Keeps ``torch.compile`` from compiling our code, which it would do where it calls our functions.
+"""Keeps ``torch.compile`` from compiling functions of this package.
 
 It compiles each Python function that is called within compiled code, or where that code is
-interrupted. It would count ours among the user's, and warn that they are compiled too often.
+interrupted. It would count this package's functions among the user's, and warn that they are
+compiled too often.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ def never_compile(function: Callable[..., Any], *, calls: bool = True) -> None:
             action.SKIP, action.SKIP if calls else action.DEFAULT
         )
         evaluation.set_code_exec_strategy(code, strategy)
-    elif hasattr(evaluation, "skip_code"):  # before PyTorch 2.6, without what it calls
+    elif hasattr(evaluation, "skip_code"):  # before PyTorch 2.6; called functions are not excluded
         evaluation.skip_code(code)
 
 
 def never_compile_module(module: ModuleType) -> None:
-    """Exclude all functions and methods of a module, and what they call."""
-    for thing in vars(module).values():
-        if getattr(thing, "__module__", None) != module.__name__:
+    """Exclude all functions and methods of a module and the functions that they call."""
+    for member in vars(module).values():
+        if getattr(member, "__module__", None) != module.__name__:
             continue
-        if isinstance(thing, FunctionType):
-            never_compile(thing)
-        elif isinstance(thing, type):
-            for method in vars(thing).values():
+        if isinstance(member, FunctionType):
+            never_compile(member)
+        elif isinstance(member, type):
+            for method in vars(member).values():
                 for function in (method, *_accessors(method)):
                     never_compile(function)
 

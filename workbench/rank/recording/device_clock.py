@@ -1,8 +1,8 @@
 """Measures the phases of an iteration on a GPU's stream.
 
-The host queues work on the stream and does not wait for it. An event after the work of each
-phase records when the stream has reached it. Events are read when they have been reached,
-which may be some iterations later; nothing waits for them.
+The CPU queues work on the stream and does not wait for it. An event after the work of each
+phase records when the stream has reached it. An event is read after that, possibly several
+iterations later, so that no thread waits for it.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class Spans:
         self._ends.append(end)
 
     def assign(self, old: Phase, new: Phase, start: int = 0, stop: int | None = None) -> None:
-        """Count the spans of the phase `old` as `new`, from the number `start` to before `stop`."""
-        for place, phase in enumerate(self._phases[start:stop], start):
+        """Count the spans ``[start:stop]`` of the phase `old` as phase `new`."""
+        for index, phase in enumerate(self._phases[start:stop], start):
             if phase is old:
-                self._phases[place] = new
+                self._phases[index] = new
 
     @property
     def end(self) -> Event:
-        """The last event, with which the next spans start."""
+        """The last event, where the next spans start."""
         return self._ends[-1] if self._ends else self._start
 
     @property
     def ready(self) -> bool:
-        """Whether the stream has reached the last event; False while that cannot be asked."""
+        """Whether the stream has reached the last event; False while a graph is captured."""
         with self._clock.asking:
             return not self._clock.capturing and self.end.query()
 
@@ -68,7 +68,8 @@ class Spans:
         """Return the nanoseconds of each phase before `GAP`; the first call frees the events."""
         if self._spent is not None:
             return self._spent.copy()
-        spent, last = [0] * Phase.GAP, self._start
+        spent = [0] * Phase.GAP
+        last = self._start
         for phase, end in zip(self._phases, self._ends, strict=True):
             spent[min(phase, Phase.OTHER)] += round(last.elapsed_time(end) * 1e6)
             last = end
@@ -83,8 +84,8 @@ class Spans:
 class DeviceClock:
     """Records an event after each phase, and reuses events.
 
-    While a CUDA graph is captured, in any thread, an event can neither be recorded nor queried:
-    that would fail, or make the capture fail. The phases of the capture then take no time.
+    While any thread captures a CUDA graph, an event can neither be recorded nor queried: the call
+    or the capture would fail. The phases of the capture then take no time.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ class DeviceClock:
     pool
         Events that can be recorded again.
     capturing
-        Whether a graph is captured. Another thread may ask meanwhile: hold `asking` to set it.
+        Whether a graph is captured. Hold `asking` to set it, because another thread may query.
     asking
         Held while an event is queried.
     """
@@ -120,7 +121,7 @@ class DeviceClock:
         return Spans(self, spans.end)
 
     def record(self, event: Event | None = None) -> Event:
-        """Record an event, again or for the first time, at what is queued on the stream now."""
+        """Record a new or reused event after the work that is queued on the stream now."""
         if event is None:
             try:
                 event = self.pool.popleft()

@@ -1,4 +1,4 @@
-"""How long the collectives of an iteration ran, and how long training waited for them."""
+"""Durations of an iteration's collectives, and of the waits for them."""
 
 from __future__ import annotations
 
@@ -25,41 +25,53 @@ def durations(
     Parameters
     ----------
     times
-        The `TIMES` of the collectives of all iterations, since the start of their iteration.
+        The `TIMES` of the collectives of all iterations, in nanoseconds since the start of their
+        iteration.
     buffers
-        Of these collectives.
+        The buffers of these collectives.
     waits
-        When training waited, of each iteration, since its start.
+        The intervals of waiting in each iteration, in nanoseconds since its start.
     """
-    order, first = buffers.order, buffers.first
+    order = buffers.order
+    first = buffers.first
     if not len(first):
-        return [(0, 0, 0, _stopped(own, _NEVER, _NEVER)) for own in waits]
-    submitted, (began, ended) = times[0][order], times[2:-1].take(order[first], axis=1).tolist()
+        return [(0, 0, 0, _stopped(waiting, _NEVER, _NEVER)) for waiting in waits]
+    submitted = times[0][order]
+    began, ended = times[2:-1].take(order[first], axis=1).tolist()
     # all collectives of a buffer are in progress when it gets its response
     begins = np.minimum.reduceat(submitted, first).tolist()
     latest = np.maximum.reduceat(submitted, first).tolist()
     ends = np.maximum.reduceat(times[-1][order], first).tolist()
-    found = []
+    results = []
     for waiting, (start, end) in zip(waits, pairwise(buffers.bounds), strict=True):
-        own = slice(start, end)
+        part = slice(start, end)
         # a collective submitted before its iteration counts from the iteration's start
         busy = merge(
-            (max(begin, 0), max(end, 0)) for begin, end in zip(begins[own], ends[own], strict=True)
+            (max(begin, 0), max(end, 0))
+            for begin, end in zip(begins[part], ends[part], strict=True)
         )
-        transfers = merge(zip(began[own], ended[own], strict=True))
-        found.append(
+        transfers = merge(zip(began[part], ended[part], strict=True))
+        results.append(
             (
                 sum(end - begin for begin, end in busy),
                 overlap(busy, waiting),
                 overlap(transfers, waiting),
-                _stopped(waiting, max(latest[own], default=_NEVER), max(ends[own], default=_NEVER)),
+                _stopped(
+                    waiting, max(latest[part], default=_NEVER), max(ends[part], default=_NEVER)
+                ),
             )
         )
-    return found
+    return results
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the union of intervals, in order."""
+    """Return the union of intervals, in order.
+
+    Examples
+    --------
+    >>> merge([(5, 8), (0, 2), (1, 3)])
+    [(0, 3), (5, 8)]
+    """
     merged: list[Interval] = []
     for begin, end in sorted(intervals):
         if merged and begin <= merged[-1][1]:
@@ -71,22 +83,28 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> int:
-    """Return how long two sets run at once; each is in order, and none overlaps another."""
-    total = place = 0
+    """Return the length of the intersection of two lists of ordered, disjoint intervals.
+
+    Examples
+    --------
+    >>> overlap([(0, 3), (5, 8)], [(2, 6)])
+    2
+    """
+    total = next_first = 0
     for begin, end in second:
-        while place < len(first) and first[place][1] <= begin:
-            place += 1
-        at = place
-        while at < len(first) and first[at][0] < end:
-            total += min(end, first[at][1]) - max(begin, first[at][0])
-            at += 1
+        while next_first < len(first) and first[next_first][1] <= begin:
+            next_first += 1
+        index = next_first
+        while index < len(first) and first[index][0] < end:
+            total += min(end, first[index][1]) - max(begin, first[index][0])
+            index += 1
     return total
 
 
 def _stopped(waits: Sequence[Interval], last: int, done: int) -> int:
-    """Return how long the waits were for something else than the iteration's last collective.
+    """Return the duration of the waits that were not for the iteration's last collective.
 
-    It was submitted at `last`; after `done` all had finished.
+    The last collective was submitted at `last`, and all collectives had finished at `done`.
     """
     untils = ((begin, end if begin >= done else min(end, last)) for begin, end in waits)
     return sum(max(until - begin, 0) for begin, until in untils)

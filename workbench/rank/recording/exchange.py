@@ -1,7 +1,7 @@
-"""Finds out whether the ranks train separately: no iteration exchanges its gradients.
+"""Determines whether the ranks train separately, without any exchange of gradients.
 
-A rank knows how large the parameters of its optimizers are, and what its collectives have sent.
-What communicates in a way that is not recorded makes the answer unknown.
+A rank knows the size of its optimizers' parameters, and the bytes that its collectives have sent.
+Communication that is not recorded makes the answer unknown.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from workbench.wire import Flag
 _MAX_BYTES = 64
 """Collectives of an iteration up to this size, such as the average of a loss, are no gradients."""
 _TIMES_SMALLER = 16
-"""By how much the parameters are at least larger than such collectives."""
+"""Minimum ratio of the size of the parameters to the size of such collectives."""
 _MAX_UNRECORDED = 8
-"""Collectives of PyTorch's own code that are not recorded, such as those of a DDP model's start."""
+"""Unrecorded collectives of PyTorch's own code, for example at the start of a DDP model."""
 _OTHER_LIBRARIES = ("mpi4py.MPI", "cupy.cuda.nccl", "byteps", "bagua", "ucp", "ucxx")
-"""Modules with which cells may communicate, and which are not recorded."""
+"""Modules for communication that is not recorded."""
 UNKNOWN = -1
 
 
 def limit_bytes(optimizer: Any) -> int:
-    """Return up to which size the collectives of an iteration exchange none of its gradients.
+    """Return the maximum size of an iteration's collectives without an exchange of gradients.
 
     Parameters
     ----------
@@ -33,8 +33,14 @@ def limit_bytes(optimizer: Any) -> int:
     Returns
     -------
     int
-        In bytes; `UNKNOWN` if the size of a parameter is unknown, as before a lazy module's first
-        forward.
+        The size in bytes; `UNKNOWN` if the size of a parameter is unknown, as before a lazy
+        module's first forward.
+
+    Examples
+    --------
+    >>> import torch
+    >>> limit_bytes(torch.optim.SGD(torch.nn.Linear(1000, 1000).parameters(), lr=0.1))
+    64
     """
     try:
         size = sum(
@@ -51,7 +57,7 @@ def limit_bytes(optimizer: Any) -> int:
 class CellExchange:
     """Counts the iterations of the newest cell, until one of them may have exchanged gradients.
 
-    The sender's thread adds what it packs, and then the main thread asks for the result.
+    The sender's thread adds the records that it packs, and later the main thread reads the result.
     """
 
     def __init__(self) -> None:
@@ -72,7 +78,10 @@ class CellExchange:
             What the rank passed to collectives.
         """
         if cell != self._cell:
-            self._cell, self._iterations, self._tensors, self._exchanged = cell, 0, 0, False
+            self._cell = cell
+            self._iterations = 0
+            self._tensors = 0
+            self._exchanged = False
         self._tensors += tensors
         if flags & Flag.OUTSIDE:
             # before the first iteration, ranks exchange their initial parameters
@@ -87,7 +96,7 @@ class CellExchange:
         Parameters
         ----------
         collectives
-            How many the cell has started as the backend counts them, recorded or not.
+            Number of collectives that the cell has started by the backend's count, recorded or not.
         """
         if cell != self._cell or self._exchanged or any(map(sys.modules.get, _OTHER_LIBRARIES)):
             return 0

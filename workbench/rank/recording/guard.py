@@ -1,7 +1,7 @@
-"""Keeps an exception in our bookkeeping from ending a training.
+"""Keeps an exception in this package's bookkeeping from ending a training.
 
-It is logged with its traceback, and this kind of recording stops until the next cell. The user's
-function is called exactly once in any case, and its exceptions propagate.
+The exception is logged with its traceback, and this kind of recording stops until the next cell.
+The user's function is called exactly once in any case, and its exceptions propagate.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _NOT_CALLED, _RETURNED, _RAISED = range(3)
 
 
 class _Calls(threading.local):
-    """The calls of guarded functions that have not returned, of one thread.
+    """One thread's calls of guarded functions that have not returned.
 
-    Each is what became of the original, and its result or exception.
+    Each call is a list of the state of the original, and its result or exception.
     """
 
     def __init__(self) -> None:
@@ -34,19 +34,19 @@ _calls = _Calls()
 
 
 class Guard:
-    """Calls our bookkeeping for one kind of recording, until it fails.
+    """Calls the bookkeeping of one kind of recording until it fails.
 
     Parameters
     ----------
     kind
-        What is recorded, such as ``"training loop"``.
+        Name of the kind of recording, such as ``"training loop"``.
     failed
         Called with `kind` and the exception, in any thread, when the bookkeeping has failed.
 
     Attributes
     ----------
     broken
-        Whether it has failed.
+        Whether the bookkeeping has failed.
     """
 
     def __init__(self, kind: str, failed: Callable[[str, Exception], None]) -> None:
@@ -55,9 +55,10 @@ class Guard:
         self.broken = False
 
     def fail(self, error: Exception) -> None:
-        """Log an exception of the bookkeeping, and stop it; in any thread.
+        """Log an exception of the bookkeeping and stop it; any thread may call this.
 
-        A lack of memory or of frames is the cell's: it ends with the cell, and so nothing stops.
+        A lack of memory or of stack frames is caused by the cell, and ends with it. Then nothing
+        stops.
         """
         if self.broken or isinstance(error, (MemoryError, RecursionError)):
             return
@@ -74,10 +75,17 @@ class Guard:
             pass
 
     def around(self, original: Function, make: Callable[[Function], Function]) -> Function:
-        """Return what `make` returns for `original`, guarded.
+        """Return a guarded version of the replacement that `make` returns for `original`.
 
-        What `make` returns may fail before or after its call of the function that it was given.
-        Then the result is that of the original, which is called if it was not.
+        The replacement may fail before or after it has called `original`. Then the guarded function
+        returns the result of `original`, and calls it first if the replacement has not.
+
+        Examples
+        --------
+        >>> failures = []
+        >>> guard = Guard("training loop", lambda kind, error: failures.append(kind))
+        >>> guard.around(len, lambda original: lambda value: original(value))([1, 2])
+        2
         """
 
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -117,7 +125,7 @@ class Guard:
         return guarded
 
     def only(self, function: Function) -> Function:
-        """Return bookkeeping that calls nothing of the user, such as a callback, guarded."""
+        """Return a guarded version of a function that calls no code of the user."""
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             return self.call(function, *args, **kwargs)
@@ -126,7 +134,7 @@ class Guard:
         return guarded
 
     def call(self, function: Function, *args: Any, **kwargs: Any) -> Any:
-        """Call such bookkeeping, and return its result; None if it has failed, now or before."""
+        """Call such a function and return its result; None if bookkeeping fails or has failed."""
         if self.broken:
             return None
         try:

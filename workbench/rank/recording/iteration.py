@@ -1,4 +1,4 @@
-"""Finished iterations of a rank, as they are recorded; `pack` makes the records to send."""
+"""Recorded iterations of a rank; `pack` makes the records to send."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from workbench.rank.recording.logged import Mark
 
 @dataclass
 class StepRecord:
-    """What was recorded between two optimizer steps; times as ``time.perf_counter_ns()``.
+    """The recording between two optimizer steps; times as ``time.perf_counter_ns()``.
 
-    `handles` are those of the collectives that the rank has waited for; `progress` is what
-    `Batches.take` has returned; `mark` gets the number of the iteration; `limit_bytes` is as in
+    `handles` identify the collectives that the rank has waited for. `progress` is the result of
+    `Batches.take`. `mark` gets the number of the iteration. `limit_bytes` is defined in
     `workbench.rank.recording.exchange`.
     """
 
@@ -42,7 +42,7 @@ class RecordedIteration:
 
     @property
     def ready(self) -> bool:
-        """Whether all times can be read, since the GPU has executed all of its work."""
+        """Whether the GPU has executed all work, so that all times can be read."""
         spans = self.steps[-1].spans
         return spans is None or spans.ready
 
@@ -54,7 +54,7 @@ class Outside:
     Attributes
     ----------
     cell
-        Number of the cell to which they belong; None if to no cell.
+        Number of the cell of these collectives; None if they belong to no cell.
     """
 
     cell: int | None
@@ -63,7 +63,7 @@ class Outside:
 
 
 Recorded = RecordedIteration | Outside
-"""What is delivered to the sender, in the order of time."""
+"""Type of the objects that the sender receives, in the order of time."""
 
 
 class CellRecords:

@@ -1,7 +1,8 @@
 """Hooks in data loaders that report how long the training loop waits for a batch.
 
-The iterators of PyTorch's DataLoader and of its subclasses are known, and those of some other
-libraries; `named` wraps any other iterable. Iterators are asked exactly when the loop asks.
+The hooks cover the iterators of PyTorch's DataLoader, of its subclasses, and of several other
+libraries. `named` wraps any other iterable. An iterator is asked for a batch exactly when the
+loop asks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LIBRARIES: dict[str, dict[str, tuple[str, ...]]] = {
     "ffcv.loader.loader": {"Loader": ("__iter__",)},
     "nvidia.dali.plugin.base_iterator": {"_DaliBaseIterator": ("__iter__",)},
 }
-"""By module and class, the methods that return iterators over batches."""
+"""Methods that return iterators over batches, by module and class."""
 
 
 class LoaderHooks(Hooks):
@@ -44,7 +45,7 @@ class LoaderHooks(Hooks):
         self._watched: set[str] = set()
 
     def install(self) -> None:
-        """Start to record."""
+        """Start recording."""
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
         self.replace(DataLoader, "__iter__", self._iter)
         self.replace(DataLoader, "__init__", self._new_loader)
@@ -98,7 +99,7 @@ class LoaderHooks(Hooks):
         return __init__
 
     def _iter(self, original: Function) -> Function:
-        """Return a method that records how long it takes, and later its iterator."""
+        """Return a method that records its own duration, and later the calls of its iterator."""
         recorder = self._recorder
 
         def __iter__(loader: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - its name
@@ -117,7 +118,7 @@ class LoaderHooks(Hooks):
         return __iter__
 
     def _recorded(self, iterator: Any, sampler: Any) -> Any:
-        """Return an iterator, or one that returns the same, whose calls are recorded."""
+        """Return the iterator or a wrapper with the same batches; its calls are recorded."""
         kind = type(iterator)
         if kind is _Pass:
             return iterator
@@ -128,7 +129,8 @@ class LoaderHooks(Hooks):
         return _Pass(self._recorder, self.guard, iterator, sampler)
 
     def _next(self, original: Function) -> Function:
-        recorder, guard = self._recorder, self.guard
+        recorder = self._recorder
+        guard = self.guard
 
         def __next__(iterator: Any) -> Any:  # noqa: N807 - replaces a function of that name
             return _ask(recorder, guard, iterator, original)
@@ -137,7 +139,7 @@ class LoaderHooks(Hooks):
 
 
 class NamedIterable:
-    """An iterable whose batches are recorded; everything else is the iterable's own."""
+    """Wraps an iterable and records its batches; all other attributes are the iterable's."""
 
     def __init__(self, recorder: Recorder, iterable: Iterable[Any]) -> None:
         self._recorder = recorder
@@ -145,7 +147,8 @@ class NamedIterable:
         self._iterable = iterable
 
     def __iter__(self) -> _Pass:
-        loop, call = self._recorder.loop, self._guard.call
+        loop = self._recorder.loop
+        call = self._guard.call
         load = call(loop.load_begins) if self._recorder.on else None
         if load is None:
             return _Pass(self._recorder, self._guard, iter(self._iterable))
@@ -153,7 +156,7 @@ class NamedIterable:
             iterator = iter(self._iterable)
         finally:
             call(loop.load_ends, load)
-        # the length of a DataLoader is that of its sampler: its own notes that it was asked
+        # a DataLoader is as long as its sampler; its own `__len__` would note the call
         sampler = getattr(self._iterable, "_index_sampler", self._iterable)
         recorded = _Pass(self._recorder, self._guard, iterator, sampler)
         call(loop.iterator_made, load, recorded)
@@ -174,7 +177,7 @@ class SizedNamedIterable(NamedIterable):
 
 
 def named(recorder: Recorder, iterable: Any) -> Any:
-    """Return an iterable that returns the same batches, and whose calls are recorded."""
+    """Return an iterable with the same batches; its calls are recorded."""
     if hasattr(iterable, "__next__"):
         return _Pass(recorder, Guard(LoaderHooks.kind, recorder.failed), iterable)
     return (SizedNamedIterable if hasattr(iterable, "__len__") else NamedIterable)(
@@ -183,7 +186,7 @@ def named(recorder: Recorder, iterable: Any) -> Any:
 
 
 class _Pass:
-    """An iterator over the batches of another one, whose calls are recorded.
+    """An iterator over the batches of another iterator; its calls are recorded.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Calls of data loaders: how long each took, and what its batch was used for."""
+"""Calls of data loaders: their durations, and the use of their batches."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 
 @dataclass(eq=False, slots=True)
-class Source:
-    """One pass over a loader: an iterator.
+class LoaderPass:
+    """One pass over a loader, by one iterator.
 
     Attributes
     ----------
     trained, evaluated
-        Whether a batch of it was trained with, or used by a forward that does not train.
+        Whether a batch of the pass was used for training, or by a forward that does not train.
     ended
-        Whether it has no further batches.
+        Whether the pass has no further batches.
     yielded
-        How many batches it has returned.
+        Number of batches that the pass has returned.
     length
-        How many batches it has in all; 0 if unknown, and less until it was asked.
+        Number of all batches of the pass; 0 if unknown, and negative until it was determined.
     """
 
     trained: bool = False
@@ -30,23 +30,23 @@ class Source:
 
 
 @dataclass(eq=False, slots=True)
-class Load:
-    """A call of a loader, which has returned a batch or an iterator, or has raised.
+class LoaderCall:
+    """A call of a loader that has returned a batch or an iterator, or has raised.
 
     Attributes
     ----------
     source
-        The pass to which it belongs.
+        The pass of the call.
     began_ns
-        When it was called, as ``time.perf_counter_ns()``.
+        Begin of the call, as ``time.perf_counter_ns()``.
     spent_ns
-        How long it took, without phases within it.
+        Duration of the call without nested phases.
     spans
-        The numbers of the GPU's spans within it: the first, and the one after the last.
+        Half-open range of the numbers of the GPU's spans within the call.
     in_window
         Whether the first iteration of the cell had begun.
     window
-        Number of the optimizer step that followed it.
+        Number of the optimizer step that followed the call.
     samples
         Number of samples of the batch; 0 or less if unknown.
     number
@@ -54,12 +54,12 @@ class Load:
     storages
         References to the memory of the batch's tensors, by their addresses.
     evaluated, trained
-        Whether the batch was used by a forward that does not train, or by one that does.
+        Whether a forward that does not train, or a training forward, has used the batch.
     counted
-        Whether a step that has ended has counted it.
+        Whether a finished step has counted the batch.
     """
 
-    source: Source
+    source: LoaderPass
     began_ns: int = 0
     spent_ns: int = 0
     spans: tuple[int, int] = (0, 0)
@@ -74,10 +74,9 @@ class Load:
 
     @property
     def is_for_evaluation(self) -> bool:
-        """Whether the time was spent for an evaluation, as far as is known now.
+        """Whether the time was spent for an evaluation, by the information so far.
 
-        A batch that was not used, because it was skipped or read ahead, is as the others of
-        its pass.
+        An unused batch, which was skipped or read ahead, counts like the others of its pass.
         """
         if self.trained or self.evaluated:
             return not self.trained

@@ -17,9 +17,9 @@ from workbench.errors import UsageError
 from workbench.wire.logged_values import LoggedValues
 
 MAX_NAMES = 8
-"""Most different names that a rank may log in a cell."""
+"""Maximum number of different names that a rank may log in a cell."""
 _LIMIT = 10_000
-"""Most calls that wait for the sender; the oldest is dropped."""
+"""Maximum number of calls that wait for the sender; the oldest is dropped."""
 
 
 class Mark:
@@ -38,7 +38,7 @@ class Mark:
 
 
 class _Entry(NamedTuple):
-    """What one call has logged; `event` is done when a GPU has computed the values."""
+    """The values of one call; `event` is done when a GPU has computed them."""
 
     cell: int
     mark: Mark
@@ -46,14 +46,14 @@ class _Entry(NamedTuple):
     event: Any
 
 
-class Logged:
-    """The values that were logged and not sent."""
+class LoggedQueue:
+    """Logged values that were not sent yet."""
 
     def __init__(self) -> None:
         self._entries: deque[_Entry] = deque(maxlen=_LIMIT)
         self._names: set[str] = set()
         self._lock = threading.Lock()
-        """For the entries, which the sender's thread removes."""
+        """Guards the entries, because the sender's thread removes them."""
 
     def add(self, cell: int, mark: Mark, values: Mapping[str, Any]) -> None:
         """Keep values of an iteration; tensors on a GPU are copied and read later.
@@ -70,7 +70,8 @@ class Logged:
                     f"would be logged, and the limit is {MAX_NAMES}. Log fewer names."
                 )
             self._names = names
-        kept, event = {}, None
+        kept = {}
+        event = None
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 # a copy, because a CUDA graph writes its loss into the same tensor again
@@ -84,7 +85,7 @@ class Logged:
             self._entries.append(_Entry(cell, mark, kept, event))
 
     def clear(self) -> None:
-        """Forget what belongs to no iteration, and the names: their cell has ended."""
+        """Discard values without an iteration and the names, because their cell has ended."""
         with self._lock:
             self._entries.clear()
         self._names = set()
@@ -96,7 +97,7 @@ class Logged:
         return first is not None and first.mark.index >= 0
 
     def take(self) -> list[LoggedValues]:
-        """Remove and return what can be sent, as a message for each cell.
+        """Remove and return the values that can be sent, as one message per cell.
 
         Values that cannot be read, for example after an error of CUDA, are NaN.
         """
@@ -104,7 +105,7 @@ class Logged:
         while (entry := self._first()) is not None:
             if entry.mark.index < 0 or not _is_ready(entry):
                 break
-            if not self._remove(entry):  # the training thread has dropped it meanwhile
+            if not self._remove(entry):  # the training thread has dropped the entry since
                 continue
             rows = columns.setdefault(entry.cell, [])
             for name, value in entry.values.items():
@@ -121,14 +122,14 @@ class Logged:
     def _remove(self, entry: _Entry) -> bool:
         """Remove the first entry if it is `entry`; return whether it was."""
         with self._lock:
-            found = bool(self._entries) and self._entries[0] is entry
-            if found:
+            is_first = bool(self._entries) and self._entries[0] is entry
+            if is_first:
                 self._entries.popleft()
-            return found
+            return is_first
 
 
 def _is_ready(entry: _Entry) -> bool:
-    """Whether the values can be read, or never can."""
+    """Return whether the values can be read now, or can never be read."""
     try:
         return entry.event is None or bool(entry.event.query())
     except RuntimeError:  # of CUDA

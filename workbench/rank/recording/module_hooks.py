@@ -1,9 +1,10 @@
 """Finds the outermost modules that a cell trains, and hooks only these.
 
-A global module hook is slow, as it is called for every submodule. It is registered only while
-models are searched for, and never during the forward of one. It is also removed while compiled code
-runs, which is compiled again whenever the number of global hooks differs. The hooks of a model are
-plain functions; they are left out of copies and pickles, and removed at the end of the cell.
+A global module hook is slow, because PyTorch calls it for every submodule. It is registered only
+during a search for models, and never during the forward of a model. It is also removed while
+compiled code runs, because PyTorch compiles again whenever the number of global hooks differs. The
+hooks of a model are plain functions. They are left out of copies and pickles, and removed at the
+end of the cell.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _HOOKS = (
     *("_forward_hooks", "_forward_hooks_always_called"),
 )
 _listener: ModuleHooks | None = None
-"""Receives the events of the hooks, which are plain functions without a state."""
+"""Receives the events of the hooks, because these are plain functions without state."""
 
 
 class ModuleHooks:
@@ -33,31 +34,32 @@ class ModuleHooks:
     def __init__(self, recorder: Recorder, guard: Guard) -> None:
         self._recorder = recorder
         self._guard = guard
-        self.guarded_begins, self.guarded_ends = guard.only(self.begins), guard.only(self.ends)
+        self.guarded_begins = guard.only(self.begins)
+        self.guarded_ends = guard.only(self.ends)
         self._searching = False
         self._global: Any = None
         self.hidden = 0
-        """The caller of compiled code for which the global hook was removed, or 0."""
+        """Identifier of the caller of compiled code that needs the global hook removed, or 0."""
         self._hooks: list[Any] = []
         self._within: set[int] = set()
-        """The threads that are in a forward of an outermost module."""
+        """Numbers of the threads that run a forward of an outermost module."""
         self._known: dict[int, weakref.ref[torch.nn.Module]] = {}
-        """By `id`, which a later module may have again."""
+        """Hooked modules by `id`; a later module may have the same `id`."""
         self.checkpointing = False
-        """Whether a reentrant checkpoint runs, which disables gradients meanwhile."""
+        """Whether a reentrant checkpoint runs; gradients are disabled during that time."""
 
     @property
     def searching(self) -> bool:
-        """Whether modules that are called from now on are hooked."""
+        """Whether further modules are hooked when they are called."""
         return self._searching
 
     @property
     def found(self) -> int:
-        """How many modules of the cell are hooked."""
+        """Number of hooked modules of the cell."""
         return len(self._known)
 
     def search(self) -> None:
-        """Hook every outermost module that takes part in training and is called from now on."""
+        """Hook each outermost module that takes part in training, at its next call."""
         global _listener  # noqa: PLW0603 - hooks without a state read it
         _listener = self
         self._searching = True
@@ -71,7 +73,7 @@ class ModuleHooks:
         self._pause()
 
     def compiled_begins(self, caller: int) -> None:
-        """Remove the global hook while a caller, identified by a number, runs compiled code."""
+        """Remove the global hook while a caller, given by its number, runs compiled code."""
         if self._global is not None:
             self.hidden = caller
             self._pause()
@@ -79,7 +81,7 @@ class ModuleHooks:
     def compiled_ends(self, caller: int) -> None:
         """Register the global hook again, if it was removed for this caller.
 
-        Others run code in between: the compiler itself, and what is excluded from compilation.
+        Other callers run code in between: the compiler, and functions excluded from compilation.
         """
         if self.hidden == caller:
             self.hidden = 0
@@ -98,7 +100,7 @@ class ModuleHooks:
         self._known.clear()
 
     def leave_out(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a ``Module.__reduce_ex__`` without our hooks: a saved model does not need us."""
+        """Return a ``Module.__reduce_ex__`` that omits our hooks from copies and saved models."""
 
         def __reduce_ex__(module: torch.nn.Module, protocol: Any) -> Any:  # noqa: N807 - its name
             reduced = original(module, protocol)
@@ -107,14 +109,14 @@ class ModuleHooks:
             constructor, arguments, state, *more = reduced
             if not isinstance(state, dict):
                 return reduced
-            own = {
+            own_ids = {
                 number
                 for name in ("_forward_pre_hooks", "_forward_hooks")
                 for number, hook in (state.get(name) or {}).items()
                 if hook in (_before, _after)
             }
             changed = {
-                name: type(hooks)((n, hook) for n, hook in hooks.items() if n not in own)
+                name: type(hooks)((n, hook) for n, hook in hooks.items() if n not in own_ids)
                 for name in _HOOKS
                 if (hooks := state.get(name)) is not None
             }
@@ -125,7 +127,7 @@ class ModuleHooks:
     def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Any = None) -> None:
         """Report the call of an outermost module."""
         self._within.add(get_ident())
-        if self._recorder.loop.is_training_thread():  # others may run beside its forwards
+        if self._recorder.loop.is_training_thread():  # other threads may run during its forwards
             self._pause()
         self._recorder.loop.forward_begins(
             training=module.training,
@@ -136,7 +138,7 @@ class ModuleHooks:
         )
 
     def ends(self) -> None:
-        """Report the end of that call."""
+        """Report the end of the call of an outermost module."""
         self._within.discard(get_ident())
         self._recorder.loop.forward_ends(grad=self._has_grad())
         trains = self._recorder.loop.is_training_thread()
@@ -161,8 +163,8 @@ class ModuleHooks:
         self.begins(module, args)  # its own hook is called from the next call on
 
     def _is_known(self, module: torch.nn.Module) -> bool:
-        known = self._known.get(id(module))
-        return known is not None and known() is module
+        reference = self._known.get(id(module))
+        return reference is not None and reference() is module
 
     def _resume(self) -> None:
         if self._global is None:
@@ -175,13 +177,14 @@ class ModuleHooks:
 
 
 def _takes_part(module: torch.nn.Module, args: tuple[Any, ...]) -> bool:
-    """Return whether a module is trained, or passes gradients on to what computed its arguments.
+    """Return whether a module is trained, or passes gradients on to its arguments.
 
     The discriminator of a GAN is often frozen while its generator is trained.
     """
     parameters = [parameter.requires_grad for parameter in module.parameters()]
     return any(parameters) or bool(
-        parameters and any(isinstance(one, torch.Tensor) and one.requires_grad for one in args)
+        parameters
+        and any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in args)
     )
 
 

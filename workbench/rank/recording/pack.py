@@ -1,7 +1,7 @@
 """Makes the records of finished iterations, in the sender's thread.
 
-It takes little time of the GIL from training: it uses numpy once for all collectives of several
-iterations, and then only counts with the few buffers in which they travel.
+It holds the GIL only briefly: it uses numpy once for all collectives of several iterations. The
+remaining computations only involve the few buffers that carry these collectives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.rank.recording.batches import NO_PROGRESS, BatchProgress
-from workbench.rank.recording.collectives import Collected, Operation, Source
+from workbench.rank.recording.collectives import Collected, CollectiveSource, Operation
 from workbench.rank.recording.durations import Durations, Interval, durations
 from workbench.rank.recording.exchange import UNKNOWN, CellExchange
 from workbench.rank.recording.iteration import Outside, Recorded, RecordedIteration, StepRecord
@@ -38,12 +38,12 @@ _FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
         Flag.UNHEARD,
     ),
 )
-_MAX = 1 << 15
-"""Most collectives in a record outside of iterations."""
+_MAX_OUTSIDE = 1 << 15
+"""Maximum number of collectives in a record outside of iterations."""
 _NO_MEMORY_S = 30.0
 _RETRY_S = 0.05
-_LAYOUTS = 256
-"""Most layouts with a number; then numbers are reused."""
+_MAX_LAYOUTS = 256
+"""Maximum number of numbered layouts; after that, numbers are reused."""
 
 
 class _Order(NamedTuple):
@@ -52,15 +52,15 @@ class _Order(NamedTuple):
     Attributes
     ----------
     places
-        Place of each operation of the layout among those that were given.
+        Index of each operation of the layout in the unordered operations.
     layout
         Number of the layout.
     size_bytes, tensors
         Sums over all operations.
     one_set
-        Whether all ran in one process set.
+        Whether all operations ran in one process set.
     timed
-        Whether all their `TIMES` are recorded.
+        Whether all `TIMES` of the operations are recorded.
     """
 
     places: npt.NDArray[np.intp]
@@ -72,18 +72,18 @@ class _Order(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """What an iteration's record contains besides its collectives; times in nanoseconds.
+    """Contents of an iteration's record besides its collectives; times in nanoseconds.
 
     Attributes
     ----------
     number
-        Of the iteration within its cell.
+        Number of the iteration within its cell.
     spent
         Time of each `Phase` before `GAP`.
     waits
-        When training waited for communication.
+        Intervals in which training waited for communication.
     limit_bytes
-        As in `workbench.rank.recording.exchange`.
+        The result of `workbench.rank.recording.exchange.limit_bytes`.
     """
 
     number: int
@@ -99,32 +99,32 @@ class _Window(NamedTuple):
 class Packer:
     """Makes records of iterations, and layouts of their collectives.
 
-    A collective belongs to the iteration in which the rank has waited for it.
+    A collective belongs to the iteration that has waited for it.
 
     Parameters
     ----------
     sources
-        Where the collectives come from.
+        The sources of the collectives.
     world_size
         Number of ranks in the ring.
     dropped
-        Returns how many records this rank has dropped.
+        Returns the number of records that this rank has dropped.
     cpu_ns
         Returns the CPU time of the backend's threads so far; 0 if unknown.
     closing
-        Returns whether nothing is sent any more, so that waiting for memory is useless.
+        Returns whether sending has stopped, so that waiting for memory is useless.
 
     Attributes
     ----------
     failed
-        How many iterations could not be packed.
+        Number of iterations that could not be packed.
     exchange
         Whether the iterations of the newest cell exchange gradients.
     """
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[CollectiveSource],
         world_size: int,
         dropped: Callable[[], int],
         cpu_ns: Callable[[], int] = lambda: 0,
@@ -141,7 +141,7 @@ class Packer:
         self._orders: dict[tuple[Operation, ...], _Order] = {}
         self._latest: tuple[tuple[Operation, ...], _Order] | None = None
         self._lost = self._all_lost(), 0
-        """How many collectives were lost, and the time until which they were."""
+        """Number of lost collectives, and the time of the latest loss."""
 
     def _all_lost(self) -> int:
         return sum(source.lost for source in self._sources)
@@ -157,8 +157,9 @@ class Packer:
 
     def _iterations(self, items: list[RecordedIteration]) -> Iterator[tuple[Layout | None, bytes]]:
         handles = [_handles(item.steps) for item in items]
-        cell, first = items[0].cell, items[0].steps[0]
-        if first.flags & _FIRST_OF_CELL:  # before it, such as the broadcast of parameters
+        cell = items[0].cell
+        first = items[0].steps[0]
+        if first.flags & _FIRST_OF_CELL:  # earlier collectives, such as a broadcast of parameters
             yield from self._outside(cell, *self._take_each([first.start], handles[:1]))
         done = self._take_each([item.steps[-1].end for item in items], handles)
         yield from self._separately(cell, items, done)
@@ -166,24 +167,26 @@ class Packer:
     def _separately(
         self, cell: int, items: list[RecordedIteration], done: list[Collected]
     ) -> Iterator[tuple[Layout | None, bytes]]:
-        """Yield the records of iterations, without those that cannot be packed."""
-        lost, good = self._lost, []
+        """Yield the records of iterations, except iterations that cannot be packed."""
+        lost = self._lost
+        good = []
         try:
             packed = self._pack_all(cell, lambda: [_window(item) for item in items], done)
-        except Exception:  # noqa: BLE001 - a bad one must not lose the others
-            for item, own in zip(items, done, strict=True):
+        except Exception:  # noqa: BLE001 - a bad iteration must not lose the others
+            for item, collected in zip(items, done, strict=True):
                 try:
                     window = _window(item)
-                    list(self._packed(cell, [window], [own]))
+                    list(self._packed(cell, [window], [collected]))
                 except Exception:  # noqa: BLE001 - as above
-                    self.failed += 1  # before any is sent, with the number of those that failed
+                    self.failed += 1  # is counted first: each sent record has the number
                 else:
-                    good.append((window, own))
-            self._lost, packed = lost, []
+                    good.append((window, collected))
+            self._lost = lost
+            packed = []
             self.forget_layouts()  # some may be new, and were not sent
         yield from packed
-        for window, own in good:
-            yield from self._packed(cell, [window], [own])
+        for window, collected in good:
+            yield from self._packed(cell, [window], [collected])
 
     def _pack_all(
         self, cell: int, windows: Callable[[], list[_Window]], done: list[Collected]
@@ -198,12 +201,12 @@ class Packer:
         return self._with_memory(attempt)
 
     def _with_memory(self, make: Callable[[], T]) -> T:
-        """Return the result of a function, called again while a cell leaves it no memory.
+        """Call a function until a cell leaves enough memory for it, and return its result.
 
         Raises
         ------
         MemoryError
-            There was none for `_NO_MEMORY_S` seconds.
+            Memory was missing for `_NO_MEMORY_S` seconds.
         """
         until = time.monotonic() + _NO_MEMORY_S
         while True:
@@ -215,43 +218,49 @@ class Packer:
             time.sleep(_RETRY_S)
 
     def _take(self, until: int) -> Collected:
-        found = [self._with_memory(partial(source.take, until)) for source in self._sources]
-        return self._with_memory(lambda: Collected.join(found))
+        collected = [self._with_memory(partial(source.take, until)) for source in self._sources]
+        return self._with_memory(lambda: Collected.join(collected))
 
     def _take_each(self, untils: list[int], handles: list[Sequence[int]]) -> list[Collected]:
-        found = [
+        collected = [
             self._with_memory(partial(source.take_each, untils, handles))
             for source in self._sources
         ]
         return self._with_memory(
-            lambda: [Collected.join(some[part] for some in found) for part in range(len(untils))]
+            lambda: [
+                Collected.join(of_source[part] for of_source in collected)
+                for part in range(len(untils))
+            ]
         )
 
     def _outside(self, cell: int | None, done: Collected) -> Iterator[tuple[Layout | None, bytes]]:
-        """Yield records of the collectives that belong to no iteration, if there are any."""
-        if cell is None:  # a layout that was lost on the way is missing in one cell only
+        """Yield records of the collectives that belong to no iteration."""
+        if cell is None:  # this limits the loss of a layout on its way to one cell
             self.forget_layouts()
             return
-        for first in range(0, len(done.operations), _MAX):
-            part = slice(first, first + _MAX)
-            some = Collected(done.operations[part], done.times[:, part])
-            start, end = int(some.times[0].min()), int(some.times[-1].max())
+        for first in range(0, len(done.operations), _MAX_OUTSIDE):
+            part = slice(first, first + _MAX_OUTSIDE)
+            outside = Collected(done.operations[part], done.times[:, part])
+            start = int(outside.times[0].min())
+            end = int(outside.times[-1].max())
             flags = int(Flag.OUTSIDE)
             window = _Window(0, start, end - start, [0] * Phase.GAP, flags, [])
-            yield from self._pack_all(cell, partial(list, [window]), [some])
+            yield from self._pack_all(cell, partial(list, [window]), [outside])
 
     def _packed(
         self, cell: int, windows: list[_Window], done: list[Collected]
     ) -> Iterator[tuple[Layout | None, bytes]]:
-        orders, layouts = zip(*[self._lay_out(one.operations) for one in done], strict=True)
+        orders, layouts = zip(
+            *[self._lay_out(collected.operations) for collected in done], strict=True
+        )
         times = np.concatenate(
             [
-                one.times.take(order.places, axis=1) - window.start
-                for one, order, window in zip(done, orders, windows, strict=True)
+                collected.times.take(order.places, axis=1) - window.start
+                for collected, order, window in zip(done, orders, windows, strict=True)
             ],
             axis=1,
         )
-        counts = np.array([len(one.operations) for one in done])
+        counts = np.array([len(collected.operations) for collected in done])
         buffers = Buffers.of(times, counts)
         records = self._records(
             cell, windows, orders, durations(times, buffers, [_waits(window) for window in windows])
@@ -266,7 +275,7 @@ class Packer:
 
         Its number is the same for each order of the operations.
         """
-        # most iterations have the same tuple, whose hash would take long
+        # most iterations have the same tuple, and computing its hash would take long
         if self._latest is None or self._latest[0] is not operations:
             if operations not in self._orders:
                 return self._new_order(operations)
@@ -281,8 +290,8 @@ class Packer:
 
     def _new_order(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
         places = sorted(range(len(operations)), key=operations.__getitem__)
-        key = tuple(operations[place] for place in places)
-        if len(self._orders) == _LAYOUTS:  # sparse operations have another size each time
+        key = tuple(operations[index] for index in places)
+        if len(self._orders) == _MAX_LAYOUTS:  # sparse operations have another size each time
             self.forget_layouts()
         new = key not in self._layouts
         number = self._layouts.setdefault(key, len(self._layouts))
@@ -304,11 +313,12 @@ class Packer:
         lasting: Sequence[Durations],
     ) -> list[IterationRecord]:
         """Return records without the times of collectives; `lasting` are their `durations`."""
-        dropped, lost = self._dropped() + self.failed, self._all_lost()
+        dropped = self._dropped() + self.failed
+        lost = self._all_lost()
         if lost > self._lost[0]:
             self._lost = lost, perf_counter_ns()
         cpu_ns = self._cpu_ns()
-        until = self._lost[1]  # which iterations before that they were of is not known
+        until = self._lost[1]  # the loss may concern any iteration that began earlier
         return [
             IterationRecord(
                 cell,
@@ -352,17 +362,20 @@ def _handles(steps: list[StepRecord]) -> Sequence[int]:
 
 
 def _window(item: RecordedIteration) -> _Window:
-    """Return when an iteration began, its phases, flags and waits."""
+    """Return the begin, phases, flags and waits of an iteration."""
     steps = item.steps
-    start, duration, flags = steps[0].start, steps[-1].end - steps[0].start, 0
+    start = steps[0].start
+    duration = steps[-1].end - steps[0].start
+    flags = 0
     for step in steps:
         flags |= step.flags
     spans = [step.spans for step in steps if step.spans is not None]
     columns = [step.spent for step in steps]
     if len(spans) == len(steps):
-        columns, flags = [one.take() for one in spans], flags | _DEVICE_TIMES
-    spent = columns[0] if len(columns) == 1 else [sum(one) for one in zip(*columns, strict=True)]
-    if flags & _FORWARD_UNSEEN:  # of one step: what the others loaded and computed is `other` too
+        columns = [span.take() for span in spans]
+        flags = flags | _DEVICE_TIMES
+    spent = columns[0] if len(columns) == 1 else [sum(span) for span in zip(*columns, strict=True)]
+    if flags & _FORWARD_UNSEEN:  # if one step lacks its forward, this time of all is `other`
         spent[Phase.OTHER] += spent[Phase.DATA] + spent[Phase.FORWARD]
         spent[Phase.DATA] = spent[Phase.FORWARD] = 0
     if flags & _DEVICE_TIMES:
@@ -373,7 +386,7 @@ def _window(item: RecordedIteration) -> _Window:
 
 
 def _progress(steps: list[StepRecord]) -> BatchProgress:
-    """Return what the steps of an iteration trained with; of one batch they may all use."""
+    """Return the samples and batch of an iteration; its steps may share one batch."""
     if len(steps) == 1:
         return steps[0].progress
     loaded = [step.progress for step in steps if step.progress.batch]
@@ -385,7 +398,7 @@ def _progress(steps: list[StepRecord]) -> BatchProgress:
 
 
 def _waits(window: _Window) -> list[Interval]:
-    """Return when training waited, since the start of its iteration."""
+    """Return the intervals of waiting, in nanoseconds since the start of the iteration."""
     return [(begin - window.start, end - window.start) for begin, end in window.waits]
 
 

@@ -19,8 +19,8 @@ class Patch(NamedTuple):
     Attributes
     ----------
     before
-        The entry of the owner's ``__dict__``, which differs from the attribute for a method of a
-        class in C++; `_INHERITED` if there was none.
+        The entry of the owner's ``__dict__``; `_INHERITED` if there was no entry. For a method of
+        a class in C++, the entry differs from the attribute.
     """
 
     owner: Any
@@ -33,7 +33,20 @@ _INHERITED = object()
 
 
 class Patches:
-    """Replaces functions, and restores them in reverse order."""
+    """Replaces functions, and restores them in reverse order.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> owner = SimpleNamespace(double=lambda value: 2 * value)
+    >>> patches = Patches()
+    >>> patches.replace(owner, "double", lambda original: lambda value: original(value) + 1)
+    >>> owner.double(3)
+    7
+    >>> patches.remove()
+    >>> owner.double(3)
+    6
+    """
 
     def __init__(self) -> None:
         self._patches: list[Patch] = []
@@ -58,7 +71,7 @@ class Patches:
     def remove(self) -> None:
         """Restore the originals, except where a cell has replaced our function by its own.
 
-        The cell's function may call ours, which then continues to be called.
+        The cell's function may call our function, so our function stays in use.
         """
         kept = []
         for patch in reversed(self._patches):
@@ -77,9 +90,9 @@ class Hooks(Patches):
     Attributes
     ----------
     kind
-        What they record, as users read it.
+        Name of the recorded events, as shown to users.
     guard
-        Keeps their exceptions from the user's code.
+        Keeps exceptions of the hooks from the user's code.
     """
 
     kind = "collectives"
@@ -93,15 +106,15 @@ class Hooks(Patches):
         return self.guard.around(original, make)
 
     def renew(self) -> None:
-        """Try again what has failed."""
+        """Enable a kind of recording again that has failed."""
         self.guard.broken = False
 
     def install(self) -> None:
-        """Start to record."""
+        """Start recording."""
         raise NotImplementedError
 
     def begin_cell(self) -> None:
         """Prepare for a cell."""
 
     def end_cell(self) -> None:
-        """Remove what belongs to the cell."""
+        """Remove all hooks that belong to the cell."""

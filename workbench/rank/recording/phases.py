@@ -1,32 +1,38 @@
 """Adds up the time of each phase of an iteration; at each moment there is one phase.
 
-The phase between a step and the next forward is determined afterwards, and is called a gap
-until then: it is `other`, unless a model in eval mode turns out to be trained in it. The time in
-a loader is data loading wherever the loop asks for a batch. At the end of the window, it is
-`other` if the batch was used for an evaluation.
+The time between a step and the next forward is called a gap, and its phase is determined later.
+A gap is `other`, unless a later backward shows that it contains the forward of a model in eval
+mode. The time in a loader is data loading wherever the loop asks for a batch. At the end of the
+window, it becomes `other` if the batch was used for an evaluation.
 """
 
 from __future__ import annotations
 
 from workbench.rank.recording.device_clock import DeviceClock, Event, Spans
-from workbench.rank.recording.loads import Load
+from workbench.rank.recording.loads import LoaderCall
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag
 
-_BEFORE_FORWARD, _BEFORE_STEP = int(Flag.OTHER_BEFORE_FORWARD), int(Flag.OTHER_BEFORE_STEP)
+_BEFORE_FORWARD = int(Flag.OTHER_BEFORE_FORWARD)
+_BEFORE_STEP = int(Flag.OTHER_BEFORE_STEP)
 # looking a member up in its enumeration takes longer than most of the methods below
-_DATA, _FORWARD, _BACKWARD, _EXPOSED = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.EXPOSED
-_OPTIMIZER, _OTHER, _GAP = Phase.OPTIMIZER, Phase.OTHER, Phase.GAP
+_DATA = Phase.DATA
+_FORWARD = Phase.FORWARD
+_BACKWARD = Phase.BACKWARD
+_EXPOSED = Phase.EXPOSED
+_OPTIMIZER = Phase.OPTIMIZER
+_OTHER = Phase.OTHER
+_GAP = Phase.GAP
 _NOTHING = [0] * len(Phase)
 _MAX_LOADS = 1024
-"""Calls of loaders in a window whose use is determined at its end."""
+"""Maximum number of loader calls whose use is determined only at the end of the window."""
 
 
 class PhaseClock:
     """Adds up nanoseconds per phase; `now` is always a ``time.perf_counter_ns()``.
 
     A window is the time between two optimizer steps. The first window of a cell begins with
-    its first batch, forward, backward or step, since what precedes training is no iteration.
+    its first batch, forward, backward or step, because time before training is no iteration.
 
     Parameters
     ----------
@@ -64,7 +70,7 @@ class PhaseClock:
         self._submitted_event: Event | None = None
         self._before_forward = 0
         self._before_step = 0
-        self._loads: list[Load] = []
+        self._loads: list[LoaderCall] = []
         self._possible_forward = 0
         self._possible_gap = 0
         self._possible_span = 0
@@ -76,10 +82,10 @@ class PhaseClock:
 
     @property
     def since(self) -> int:
-        """When the latest event was noted, or 0."""
+        """Time of the latest event, or 0."""
         return self._since
 
-    def load_begins(self, load: Load, now: int) -> None:
+    def load_begins(self, load: LoaderCall, now: int) -> None:
         """Begin a call of a loader."""
         load.began_ns = now
         if self.begun:
@@ -89,7 +95,7 @@ class PhaseClock:
             first = 0 if self._spans is None else len(self._spans)
             load.spans = first, first
 
-    def load_ends(self, load: Load, now: int) -> None:
+    def load_ends(self, load: LoaderCall, now: int) -> None:
         """End a call of a loader."""
         if load.in_window:
             self.pop(now)
@@ -111,7 +117,7 @@ class PhaseClock:
     def maybe_forward(self, now: int) -> None:
         """Note the call of a module in eval mode with gradients enabled.
 
-        It is a training forward, such as of fine-tuning, only if a backward follows.
+        The call is a training forward, for example of fine-tuning, only if a backward follows.
         """
         if self._phase is self._default:
             self._possible_forward = now
@@ -143,9 +149,11 @@ class PhaseClock:
                 self._submitted_event = self._device.record(self._submitted_event)
 
     def backward_ended(self, now: int) -> int:
-        """End a backward; return since when it has only waited for its buckets, or 0."""
-        submitted, self._submitted = self._submitted, 0
-        event, self._submitted_event = self._submitted_event, None
+        """End a backward; return when its final wait for buckets began, or 0."""
+        submitted = self._submitted
+        self._submitted = 0
+        event = self._submitted_event
+        self._submitted_event = None
         waited_since = 0
         if submitted and self._phase is _BACKWARD:
             # a phase within the backward may have ended since
@@ -153,7 +161,8 @@ class PhaseClock:
             if waited_since == submitted:
                 self._end_span(event)
             self._spent[_BACKWARD] += waited_since - self._since
-            self._since, self._phase = waited_since, _EXPOSED
+            self._since = waited_since
+            self._phase = _EXPOSED
         self._mark(now)
         self._phase = self._default
         return waited_since
@@ -163,7 +172,7 @@ class PhaseClock:
         self._mark(now)
         if self._spent[_FORWARD] or self._spent[_BACKWARD]:
             self._before_step += self._end_gap()
-        else:  # nothing was trained since the last step, so the step has a closure that trains
+        else:  # no training since the last step, so that this step has a closure that trains
             self._end_gap_before_forward()
         self._phase = self._default = _OPTIMIZER
         self._stack.clear()
@@ -172,10 +181,12 @@ class PhaseClock:
         """End the window; return its start, the time of each phase, and the GPU's spans."""
         self._mark(now)
         self._end_gap()
-        start, spent, spans = self.start_ns, self._spent[:_GAP], self._spans
+        start = self.start_ns
+        spent = self._spent[:_GAP]
+        spans = self._spans
         self.first = False
         self._restart(now)
-        if self._device is not None:  # without spans, a graph was captured when the cell began
+        if self._device is not None:  # spans are missing if a graph was captured at the start
             device = self._device
             self._spans = device.start() if spans is None else device.follow(spans)
         return start, spent, spans
@@ -188,7 +199,7 @@ class PhaseClock:
 
     @property
     def place_of_other(self) -> int:
-        """The `Flag` for the part of the window that has most of `other`, or 0."""
+        """The `Flag` for the part of the window with more than half of `other`, or 0."""
         half = (self._spent[_OTHER] + self._spent[_GAP]) // 2
         if self._before_forward > half:
             return _BEFORE_FORWARD
@@ -231,7 +242,7 @@ class PhaseClock:
             self._device.mark(self._spans, self._phase, event)
 
     def _begin(self, now: int) -> None:
-        """Begin the first window, with what was loaded for it."""
+        """Begin the first window, including the loading of its batches."""
         self.begun = True
         self._spans = None if self._device is None else self._device.start()
         loads = [load for load in self._loads if not load.is_for_evaluation]
@@ -249,7 +260,7 @@ class PhaseClock:
         self._spent[self._phase] += now - start - data
         self._possible_gap = self._spent[self._phase] - (now - possible - within)
 
-    def _assign(self, load: Load) -> None:
+    def _assign(self, load: LoaderCall) -> None:
         """Count a load as `other` if its batch was used for an evaluation."""
         if not (self.begun and load.is_for_evaluation):
             return
@@ -273,7 +284,7 @@ class PhaseClock:
         self._before_forward += self._end_gap()
 
     def _end_gap_before_backward(self) -> None:
-        """Assign the gap and a possible forward in eval mode, as there was no training forward."""
+        """Assign the gap and a possible forward in eval mode; a training forward is missing."""
         if not self._possible_forward:
             self.forward_unseen = True
             self._end_gap()

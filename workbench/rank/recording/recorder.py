@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.rank.recording.buckets import Buckets, BucketSource
-from workbench.rank.recording.collectives import Reported, Source
+from workbench.rank.recording.collectives import CollectiveSource, Reported
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import (
     CellRecords,
@@ -17,13 +17,14 @@ from workbench.rank.recording.iteration import (
     Recorded,
     RecordedIteration,
 )
-from workbench.rank.recording.logged import Logged
+from workbench.rank.recording.logged import LoggedQueue
 from workbench.rank.recording.phases import PhaseClock
 from workbench.rank.recording.training_loop import TrainingLoop
 from workbench.rank.recording.waits import Waits
 from workbench.wire import Flag
 
-_PROFILED, _UNHEARD = int(Flag.PROFILED), int(Flag.UNHEARD)
+_PROFILED = int(Flag.PROFILED)
+_UNHEARD = int(Flag.UNHEARD)
 
 
 class Recorder:
@@ -35,21 +36,21 @@ class Recorder:
         Returns whether the collective of a handle is done; raises ValueError if the handle
         was cleared.
     deliver
-        Called with everything that was `Recorded`; must not block.
+        Called with each `Recorded` object; must not block.
     device
         See the attribute.
 
     Attributes
     ----------
     sources
-        Where the times of collectives come from.
+        The sources of the times of collectives.
     loop, waits, records
         The training loop of the current cell, its waits for communication, and the records
         that it has delivered; other threads read them too.
     bucket_sources
-        Where the buckets of DDP models come from that are taken when a backward ends.
+        The sources of the buckets of DDP models; they are read at the end of a backward.
     failures
-        Why a kind of recording has stopped, by what it records.
+        The reason why a kind of recording has stopped, by kind.
     used_while_off
         Whether a communication hook has called the recorder since this was set to False.
     device
@@ -57,9 +58,9 @@ class Recorder:
     profiling
         Whether the current iteration is profiled, so that its record gets a flag.
     at_iteration
-        Called at the end of each iteration, in the thread that trains; None for nothing.
+        Called at the end of each iteration, in the thread that trains; None to call nothing.
     logged
-        What the cell has logged with its iterations.
+        The values that the cell has logged with its iterations.
     members
         The ranks of each process set that was used, by its number. Horovod itself does not
         answer while its thread waits for other ranks.
@@ -83,27 +84,27 @@ class Recorder:
         self.profiling = False
         self.at_iteration: Callable[[], None] | None = None
         self.reported = Reported()
-        self.sources: list[Source] = [self.reported]
+        self.sources: list[CollectiveSource] = [self.reported]
         self.bucket_sources: list[BucketSource] = []
-        self.logged = Logged()
+        self.logged = LoggedQueue()
         self.members: dict[int, tuple[int, ...]] = {}
         self._start_cell(0)
 
     def failed(self, kind: str, error: Exception) -> None:
-        """Note that a kind of recording has stopped, in any thread."""
+        """Note that a kind of recording has stopped; any thread may call this."""
         self.failures[kind] = f"{type(error).__name__}: {error}"
 
     @property
     def capturing(self) -> bool:
-        """Whether a CUDA graph is captured, in which no event may be used."""
+        """Whether a CUDA graph is captured; no event may be used during that time."""
         return self.device is not None and self.device.capturing
 
     @property
     def on(self) -> bool:
         """Whether anything is recorded.
 
-        If not, functions that could not be restored, and communication hooks of DDP models, may
-        still report events, which are discarded.
+        If nothing is recorded, functions that could not be restored and communication hooks of
+        DDP models may still report events. These events are discarded.
         """
         return self.reported.on
 
@@ -112,7 +113,7 @@ class Recorder:
         self.reported.on = on
 
     def begin_cell(self, cell: int) -> None:
-        """Start to record a cell."""
+        """Start recording a cell."""
         self.logged.clear()
         self._deliver(Outside(None))
         self._start_cell(cell)
@@ -125,7 +126,7 @@ class Recorder:
         self.loop = TrainingLoop(clock, buckets, self.waits, self.records)
 
     def end_cell(self) -> None:
-        """Deliver what remains."""
+        """Deliver the remaining iterations."""
         self.loop.end()
 
     def log(self, values: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Sends the records of finished iterations, several in one message.
 
-Training shares the cores with the threads that pack, encrypt and receive. Waking these
-threads costs it more than another record in the same message.
+Training shares the cores with the threads that pack, encrypt and receive. Waking these threads
+costs training more than another record in the same message.
 """
 
 from __future__ import annotations
@@ -12,51 +12,51 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 
-from workbench.rank.recording.collectives import Source
+from workbench.rank.recording.collectives import CollectiveSource
 from workbench.rank.recording.iteration import Recorded, RecordedIteration
-from workbench.rank.recording.logged import Logged
+from workbench.rank.recording.logged import LoggedQueue
 from workbench.rank.recording.pack import Packer
 from workbench.wire import Address, Layout, Message, Outbox
 from workbench.wire.rank_messages import Records
 
 DELAY_S = 0.09
-"""Records of this time are sent together; a live view is updated as often."""
+"""Records of this period are sent together; a live view is updated at the same rate."""
 LIMIT = 10_000
-"""Most iterations that are kept while the kernel does not receive them."""
-_TOGETHER = 64
-"""Most iterations that are packed together."""
+"""Maximum number of iterations that are kept while the kernel does not receive them."""
+_MAX_BATCH = 64
+"""Maximum number of iterations that are packed together."""
 _MEMORY_BYTES = 1 << 18
-"""Must be free before iterations are packed."""
+"""Size of the memory that must be free before iterations are packed."""
 _FLUSH_S = 2.0
 _POLL_S = 0.01
 
 
 class RecordChannel:
-    """Sends what a rank has recorded to the `Timings` of its cluster.
+    """Sends the recorded iterations of a rank to the `Timings` of its cluster.
 
     Parameters
     ----------
     address
         The kernel's address for records.
     sources
-        Where the collectives come from.
+        The sources of the collectives.
     world_size
         Number of ranks in the ring.
     cpu_ns
         Returns the CPU time of the backend's threads so far; 0 if unknown.
     logged
-        What cells log with their iterations; sent before the records of these.
+        Values that cells log with their iterations; sent before the records of these iterations.
     """
 
     def __init__(
         self,
         address: Address,
-        sources: Sequence[Source],
+        sources: Sequence[CollectiveSource],
         world_size: int,
         cpu_ns: Callable[[], int] = lambda: 0,
-        logged: Logged | None = None,
+        logged: LoggedQueue | None = None,
     ) -> None:
-        self._logged = logged or Logged()
+        self._logged = logged or LoggedQueue()
         self._waiting: deque[Recorded] = deque()
         self._asked = False
         self._sent = (0, 0)
@@ -66,9 +66,9 @@ class RecordChannel:
             sources, world_size, lambda: self._dropped, cpu_ns, lambda: self._outbox.is_closing
         )
         self._packing: list[Recorded] = []
-        """What was removed from `_waiting` and is not counted in `_sent` yet."""
+        """Items that were removed from `_waiting`, but are not counted in `_sent` yet."""
         self._moving = threading.Lock()
-        """Held while the outbox's thread moves items, so that `records` counts each once."""
+        """Held while the outbox's thread moves items, so that `records` counts each item once."""
 
     @property
     def dropped(self) -> int:
@@ -76,9 +76,9 @@ class RecordChannel:
         return self._dropped + self._packer.failed
 
     def put(self, iteration: Recorded) -> None:
-        """Queue an iteration without blocking; at `LIMIT`, drop the oldest one.
+        """Queue an iteration without blocking; drop the oldest at `LIMIT`.
 
-        It is sent with later ones if a GPU has not finished it yet.
+        The iteration is sent with later iterations if a GPU has not finished it yet.
         """
         if len(self._waiting) >= LIMIT:
             self._waiting.popleft()
@@ -87,9 +87,9 @@ class RecordChannel:
         self._ask()
 
     def flush(self) -> None:
-        """Wait until ZeroMQ has all iterations."""
+        """Wait up to 2 s until ZeroMQ has all iterations."""
         deadline = time.monotonic() + _FLUSH_S
-        self._ask()  # for what was logged after the last iteration
+        self._ask()  # also sends values that were logged after the last iteration
         self._outbox.flush()
         while (self._waiting or self._logged.waiting) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -97,7 +97,7 @@ class RecordChannel:
             self._outbox.flush()
 
     def records(self, cell: int) -> int:
-        """Return how many records of a cell were sent, or will be when a GPU has finished them."""
+        """Return the number of a cell's records, sent or waiting for a GPU."""
         with self._moving:
             unsent = (*self._packing, *self._waiting)
             latest, sent = self._sent
@@ -105,18 +105,18 @@ class RecordChannel:
         return sent * (latest == cell) + sum(item.cell == cell for item in waiting)
 
     def separate_iterations(self, cell: int, collectives: int) -> int:
-        """Return the result of `CellExchange`; 0 also if not all iterations are known."""
+        """Return the result of `CellExchange`; 0 if some iterations are unknown."""
         with self._moving:
             if self.dropped or self._waiting or self._packing:
                 return 0
         return self._packer.exchange.separate_iterations(cell, collectives)
 
     def close(self) -> None:
-        """Send what remains, and stop."""
+        """Send the remaining records, and stop."""
         self._outbox.close()
 
     def _next(self) -> Recorded | None:
-        """Remove and return the first item if it is ready; drop it if that cannot be known."""
+        """Remove and return the first item if it is ready; drop it if CUDA raises an error."""
         while self._waiting:
             try:
                 return self._waiting.popleft() if self._waiting[0].ready else None
@@ -142,10 +142,10 @@ class RecordChannel:
         Raises
         ------
         MemoryError
-            A cell uses all memory. Nothing was removed: it is sent when there is memory again.
+            A cell uses all memory. No item was removed, so that all are sent later.
         """
         self._asked = False
-        bytearray(_MEMORY_BYTES)  # what is removed below would be lost without memory
+        bytearray(_MEMORY_BYTES)  # without memory, the items that are removed below would be lost
         messages: list[Message] = []
         records: list[bytes] = []
         for items in self._runs():
@@ -163,7 +163,7 @@ class RecordChannel:
         return [*self._logged.take(), *messages, *_bundle(records)]
 
     def _runs(self) -> Iterator[list[Recorded]]:
-        """Remove and yield what is ready: successive items of one kind and cell together."""
+        """Remove and yield the ready items, grouped by successive kind and cell."""
         while items := self._next_batch():
             for _, run in groupby(items, lambda item: (item.cell, type(item))):
                 yield list(run)
@@ -172,14 +172,14 @@ class RecordChannel:
         """Remove and return the next items that are ready."""
         ready: Iterator[Recorded] = iter(self._next, None)
         with self._moving:
-            self._packing = list(islice(ready, _TOGETHER))
+            self._packing = list(islice(ready, _MAX_BATCH))
             return self._packing
 
     def _pack(self, items: list[Recorded]) -> list[tuple[Layout | None, bytes]]:
-        """Return the records of successive items of one kind and cell; count what fails."""
+        """Return the records of successive items of one kind and cell; count failed items."""
         try:
             return list(self._packer(items))
-        except Exception:  # noqa: BLE001 - they must not stop later ones
+        except Exception:  # noqa: BLE001 - a failure must not stop later items
             self._dropped += len(items)
             self._packer.forget_layouts()  # some may be new, and were not sent
             return []

@@ -1,7 +1,7 @@
-"""Hooks in TensorFlow and Keras that report what a training loop does.
+"""Hooks in TensorFlow and Keras that report the events of a training loop.
 
-They are installed when a cell imports TensorFlow, and then remain: which functions train is only
-seen when they are traced, also in a cell that is not recorded.
+They are installed when a cell imports TensorFlow, and then remain. TensorFlow traces a function
+once, possibly in a cell that is not recorded, and only the trace shows whether the function trains.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from workbench.rank.recording.recorder import Recorder
 
 
 class TensorFlowHooks(Patches):
-    """Reports to a `Recorder` what TensorFlow does in the main thread.
+    """Reports TensorFlow's events in the main thread to a `Recorder`.
 
-    Eager code has the phases of PyTorch's. A call of a ``tf.function`` that applies gradients is an
-    iteration whose phases are not known: TensorFlow runs them in any order.
+    Eager code has the same phases as PyTorch's code. A call of a ``tf.function`` that applies
+    gradients is an iteration with unknown phases: TensorFlow runs them in any order.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -27,7 +27,7 @@ class TensorFlowHooks(Patches):
         self._recorder = recorder
         self._tf: Any = None
         self._running: Any = None
-        """The outermost function that is called."""
+        """The outermost running function."""
         self._training: weakref.WeakSet[Any] = weakref.WeakSet()
         """Functions that apply gradients."""
 
@@ -37,7 +37,7 @@ class TensorFlowHooks(Patches):
         after_import("keras.src.optimizers.base_optimizer", self._install_keras)
 
     def is_eager(self) -> bool:
-        """Return whether the main thread runs operations at once, in no ``tf.function``."""
+        """Return whether the main thread executes eagerly, outside any ``tf.function``."""
         main = threading.current_thread() is threading.main_thread()
         return main and self._running is None and bool(self._tf.executing_eagerly())
 
@@ -54,7 +54,8 @@ class TensorFlowHooks(Patches):
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             if not self.is_eager():
                 return original(function, *args, **kwargs)
-            loop, self._running = self._recorder.loop, function
+            loop = self._recorder.loop
+            self._running = function
             loop.forward_begins(training=False, grad=True)
             trained = False
             try:

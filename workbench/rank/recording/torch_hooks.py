@@ -1,4 +1,4 @@
-"""Hooks in PyTorch that report what a training loop does."""
+"""Hooks in PyTorch that report the events of a training loop."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ from workbench.rank.recording.recorder import Recorder
 _STEP = Optimizer.profile_hook_step(lambda _: None).__code__
 """The code of every optimizer's step."""
 _compiled_steps: list[Optimizer] = []
-"""Optimizers that have stepped in compiled code since it has begun to run."""
+"""Optimizers that have stepped in compiled code since the code began to run."""
 _BOOKKEEPING = (
     *(batches, buckets, collectives, iteration, module_hooks, phases, recorder),
     *(training_loop, waits),
 )
-"""Modules whose functions call none of the user's."""
+"""Modules that call no functions of the user."""
 _FRAMES = 3
-"""Of a replaced function: the guard, what it calls, and the call of the original."""
+"""Number of frames of a replaced function: the guard, the replacement, and the original's call."""
 _KNOWN_AFTER = 4
-"""Steps of each optimizer after which all models of the loop have been found."""
+"""After this number of steps of each optimizer, all models of the loop have been found."""
 _IN_VAIN = 4
-"""Searches after which a forward that is not seen is none of a module, such as a compiled one."""
+"""After this number of searches, an unseen forward is not a module's, but e.g. compiled code."""
 
 
 class TorchHooks(Hooks):
-    """Reports to a `Recorder` what PyTorch does in this process."""
+    """Reports PyTorch's events in this process to a `Recorder`."""
 
     kind = "training loop"
 
@@ -68,9 +68,9 @@ class TorchHooks(Hooks):
         self._steps: dict[int, int] = {}
         self._searches = self._found = 0
         self._begun = 0
-        """Steps of optimizers that have begun."""
+        """Number of optimizer steps that have begun."""
         self._compiled_since = 0
-        """When compiled code has begun to run the latest time."""
+        """Time of the latest start of compiled code."""
         for module in _BOOKKEEPING:
             never_compile_module(module)
         for method in (self._before_step, self._after_step):
@@ -79,8 +79,8 @@ class TorchHooks(Hooks):
         self._guarded_end = self.guard.only(self._step_ends)
 
     def install(self) -> None:
-        """Start to record."""
-        # a warning about hooks that are removed before a compiled model runs
+        """Start recording."""
+        # PyTorch warns about hooks, which are removed before a compiled model runs
         warnings.filterwarnings(
             "ignore", message=r"Using `torch\.compile\(module\)` when there are"
         )
@@ -99,13 +99,13 @@ class TorchHooks(Hooks):
         self.replace(torch.jit, "script", self._script)
         after_import("torch._dynamo.eval_frame", self._install_compiler)
         if self._copies:
-            for name, from_host in _FROM_HOST.items():
-                self.replace(torch.Tensor, name, self._in_phase(Phase.COPY, from_host))
+            for name, from_cpu in _FROM_CPU.items():
+                self.replace(torch.Tensor, name, self._in_phase(Phase.COPY, from_cpu))
             self.replace(torch.cuda.CUDAGraph, "capture_begin", partial(self._capture, begins=True))
             self.replace(torch.cuda.CUDAGraph, "capture_end", partial(self._capture, begins=False))
 
     def _install_compiler(self, eval_frame: Any) -> None:
-        """Note when compiled code begins and ends: in both cases this function is called."""
+        """Note the begin and end of compiled code: both call a function of `eval_frame`."""
         if not self._recorder.on:
             return
         name = "_maybe_set_eval_frame"
@@ -115,7 +115,7 @@ class TorchHooks(Hooks):
         modules = self._modules
 
         def set_eval_frame(callback: Any) -> Any:
-            if callback:  # it compiles code, or finds it compiled; False and None do neither
+            if callback:  # the callback compiles code or looks it up; False and None do neither
                 self._compiled_since = perf_counter_ns()
                 modules.compiled_begins(_caller())
                 return original(callback)
@@ -160,7 +160,8 @@ class TorchHooks(Hooks):
 
     def _step_begins(self, optimizer: Optimizer, began: int = 0) -> None:
         self._begun += 1
-        key, loop = id(optimizer), self._recorder.loop
+        key = id(optimizer)
+        loop = self._recorder.loop
         within = loop.in_step_of_another(key) and _is_within_step()
         if loop.clock.forward_unseen and not self._modules.searching:
             self._search_again()
@@ -173,9 +174,10 @@ class TorchHooks(Hooks):
             self._modules.stop_search()
 
     def _search_again(self) -> None:
-        """Search for a model that the cell trains later than others, unless that was in vain."""
+        """Search for a model that the cell trains later than others; give up after 4 failures."""
         if self._modules.found > self._found:
-            self._searches, self._found = 0, self._modules.found
+            self._searches = 0
+            self._found = self._modules.found
         if self._searches < _IN_VAIN:
             self._searches += 1
             self._steps.clear()
@@ -185,7 +187,7 @@ class TorchHooks(Hooks):
         self._recorder.loop.step_ends(id(optimizer), complete=not _is_adasum(optimizer))
 
     def _count_compiled_steps(self) -> None:
-        """Count the steps of optimizers that compiled code has done, which calls no hooks."""
+        """Count the optimizer steps of compiled code, which calls no hooks."""
         optimizers = list(_compiled_steps)
         _compiled_steps.clear()
         for optimizer in optimizers:
@@ -193,7 +195,7 @@ class TorchHooks(Hooks):
             self._step_ends(optimizer)
 
     def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Count an iteration although its gradients were infinite, so that no step was taken."""
+        """Count an iteration with infinite gradients, although its optimizer takes no step."""
 
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             before = self._begun
@@ -207,7 +209,7 @@ class TorchHooks(Hooks):
 
     @contextmanager
     def _hidden(self) -> Iterator[None]:
-        """Hide our hooks from the body, which refuses modules with hooks, or compiles them."""
+        """Hide our hooks from the body, which would refuse or compile modules with hooks."""
         hooked = self._modules.searching or self._modules.found
         self._modules.remove()
         try:
@@ -227,7 +229,7 @@ class TorchHooks(Hooks):
         def script(
             obj: Any, optimize: Any = None, _frames_up: int = 0, *args: Any, **kwargs: Any
         ) -> Any:
-            with self._hidden():  # it finds names by the frame of its caller, which is one up
+            with self._hidden():  # the original looks names up in the frame of its caller
                 return original(obj, optimize, _frames_up + _FRAMES, *args, **kwargs)
 
         return script
@@ -306,7 +308,7 @@ class TorchHooks(Hooks):
     def _in_phase(
         self, phase: Phase, belongs: Callable[..., bool] = lambda *_, **__: True
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return what replaces a function whose calls are in a phase, where `belongs` is true."""
+        """Return a maker of replacements that count a call to a phase if `belongs` returns True."""
         recorder = self._recorder
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -331,8 +333,8 @@ class TorchHooks(Hooks):
 
 
 def _caller() -> int:
-    """Return what identifies the call that begins or ends to run compiled code."""
-    frame = sys._getframe(3)  # this function, its caller and the guard are ours
+    """Return an identifier of the call that begins or ends compiled code."""
+    frame = sys._getframe(3)  # skips this function, its caller and the guard
     if frame.f_code.co_name in {"__enter__", "__exit__"} and frame.f_back is not None:
         frame = frame.f_back
     return id(frame)
@@ -340,7 +342,8 @@ def _caller() -> int:
 
 def _is_within_step() -> bool:
     """Return whether the step that begins is called by another optimizer's step."""
-    steps, frame = 0, sys._getframe()
+    steps = 0
+    frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
         steps += frame.f_code is _STEP
@@ -348,20 +351,20 @@ def _is_within_step() -> bool:
 
 
 def _is_adasum(optimizer: Optimizer) -> bool:
-    """Return whether it is Horovod's Adasum optimizer, which steps parameters in a backward."""
+    """Return whether this is Horovod's Adasum optimizer, which steps parameters in a backward."""
     return hasattr(optimizer, "_starting_models")
 
 
-def _on_host(tensor: torch.Tensor) -> bool:
+def _on_cpu(tensor: torch.Tensor) -> bool:
     return bool(tensor.device.type == "cpu")
 
 
-def _to_leaves_host(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
-    if not _on_host(tensor):
+def _to_leaves_cpu(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
+    if not _on_cpu(tensor):
         return False
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
-            return not _on_host(value)
+            return not _on_cpu(value)
         if isinstance(value, (torch.device, str)):
             return bool(torch.device(value).type != "cpu")
         if isinstance(value, int) and not isinstance(value, bool):  # a GPU's number
@@ -369,13 +372,13 @@ def _to_leaves_host(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
     return False
 
 
-def _copy_leaves_host(tensor: torch.Tensor, source: Any, *_: Any, **__: Any) -> bool:
-    return not _on_host(tensor) and _on_host(source)
+def _copy_leaves_cpu(tensor: torch.Tensor, source: Any, *_: Any, **__: Any) -> bool:
+    return not _on_cpu(tensor) and _on_cpu(source)
 
 
-_FROM_HOST: dict[str, Callable[..., bool]] = {
-    "to": _to_leaves_host,
-    "cuda": lambda tensor, *_, **__: _on_host(tensor),
-    "copy_": _copy_leaves_host,
+_FROM_CPU: dict[str, Callable[..., bool]] = {
+    "to": _to_leaves_cpu,
+    "cuda": lambda tensor, *_, **__: _on_cpu(tensor),
+    "copy_": _copy_leaves_cpu,
 }
 """Methods that copy tensors, and functions that return whether a call copies to a device."""

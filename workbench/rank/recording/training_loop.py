@@ -1,4 +1,4 @@
-"""Divides the training of a cell into iterations, from what the hooks report."""
+"""Divides the training of a cell into iterations, from the events that the hooks report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.rank.recording.buckets import Buckets, PendingBucket
 from workbench.rank.recording.collectives import Operation
 from workbench.rank.recording.exchange import UNKNOWN
 from workbench.rank.recording.iteration import CellRecords, StepRecord
-from workbench.rank.recording.loads import Load
+from workbench.rank.recording.loads import LoaderCall
 from workbench.rank.recording.logged import Mark
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.phases import PhaseClock
@@ -37,9 +37,19 @@ class Cycle(Generic[Step]):
     """Groups optimizer steps into iterations, for any number of optimizers.
 
     The first iteration ends before an optimizer steps for the second time. A later one ends
-    when all optimizers of the previous iteration have stepped, or before one steps again. So
+    when all optimizers of the previous iteration have stepped, or before one steps again. Thus
     the two steps of a GAN are one iteration. If its critic steps several times per step of the
     generator, each step of the critic is an iteration.
+
+    Examples
+    --------
+    >>> cycle = Cycle()
+    >>> cycle.step(1, "generator step")
+    []
+    >>> cycle.step(2, "critic step")
+    []
+    >>> cycle.step(1, "generator step 2")
+    [['generator step', 'critic step']]
     """
 
     def __init__(self) -> None:
@@ -65,8 +75,10 @@ class Cycle(Generic[Step]):
         return complete
 
     def _take(self) -> list[Step]:
-        steps, self._steps = self._steps, []
-        self._expected, self._stepped = self._stepped, set()
+        steps = self._steps
+        self._steps = []
+        self._expected = self._stepped
+        self._stepped = set()
         return steps
 
 
@@ -99,12 +111,12 @@ class TrainingLoop:
         self._trained = False
         self._unheard = False
         self._began = False
-        """Whether a forward of training has begun since the last step."""
+        """Whether a training forward has begun since the last step."""
         self._mark = self._last_mark = Mark()
         self._cell_thread = get_ident()
         self._thread: int | None = None
-        """The thread that trains; None until it is known."""
-        self._loading: Load | None = None
+        """The thread that trains; None while it is unknown."""
+        self._loading: LoaderCall | None = None
         """The call of a loader that has not ended."""
         self.buckets = buckets
         self._batches = Batches()
@@ -122,7 +134,7 @@ class TrainingLoop:
         return self._backwards > 0
 
     def end(self) -> None:
-        """Deliver what remains at the end of the cell."""
+        """Deliver the remaining records at the end of the cell."""
         self.buckets.take()
         self.buckets.find_done()
         self._records.add(self._cycle.end())
@@ -130,35 +142,36 @@ class TrainingLoop:
 
     # PyTorch
 
-    def load_begins(self, iterator: object = None) -> Load | None:
-        """Note a call of a loader; return what to give to `load_ends`.
+    def load_begins(self, iterator: object = None) -> LoaderCall | None:
+        """Note a call of a loader; return an object for `load_ends`.
 
-        Return None for a call that is not noted: one within another, because the loop gets the
-        batch of the outer one, and one in another thread, for which training does not wait.
+        Return None for a call that is not noted. A nested call is not noted, because the loop gets
+        the batch of the outer call. A call in another thread is not noted either, because training
+        does not wait for it.
 
         Parameters
         ----------
         iterator
-            The iterator that is asked for a batch; None if the call makes one.
+            The iterator of the batch; None if the call creates an iterator.
         """
         if self._loading is not None or not self.is_training_thread():
             return None
-        load = self._loading = Load(self._batches.source(iterator))
+        load = self._loading = LoaderCall(self._batches.source(iterator))
         self.clock.load_begins(load, perf_counter_ns())
         return load
 
-    def load_ends(self, load: Load, iterator: object = None, *batch: object) -> None:
-        """Note the end of that call, and the batch that it has returned, if any."""
+    def load_ends(self, load: LoaderCall, iterator: object = None, *batch: object) -> None:
+        """Note the end of a loader's call, and the batch that it has returned, if any."""
         self._loading = None
         self.clock.load_ends(load, perf_counter_ns())
         if batch:
             self._batches.loaded(batch[0], iterator, load)
 
-    def iterator_made(self, load: Load, iterator: object) -> None:
-        """Note that a call, which has ended, has made an iterator, or has begun another pass."""
+    def iterator_made(self, load: LoaderCall, iterator: object) -> None:
+        """Note that a finished call has created an iterator or has begun another pass."""
         load.source = self._batches.source(iterator, begins=True)
 
-    def loader_ended(self, load: Load) -> None:
+    def loader_ended(self, load: LoaderCall) -> None:
         """Note that there was no further batch."""
         load.source.ended = True
 
@@ -178,8 +191,8 @@ class TrainingLoop:
     ) -> None:
         """Note the call of an outermost module, its mode, and whether gradients are enabled.
 
-        `model` is the module's `id`; `arguments` are the positional ones, and `options` those by
-        keyword.
+        `model` is the module's `id`. `arguments` are the positional and `options` the keyword
+        arguments.
         """
         if self._loading is not None or not self.is_training_thread(claims=grad and training):
             return
@@ -196,17 +209,18 @@ class TrainingLoop:
             self._batches.evaluated(arguments, options)
 
     def forward_ends(self, *, grad: bool) -> None:
-        """Note the end of that call."""
+        """Note the end of the call of an outermost module."""
         if not grad and self._loading is None and self.is_training_thread():
             self.clock.evaluated(perf_counter_ns())
 
     def is_training_thread(self, *, claims: bool = False) -> bool:
-        """Return whether this thread trains, as far as is known.
+        """Return whether this thread trains, by the information so far.
 
         Parameters
         ----------
         claims
-            Whether a call was made that only a training makes, until another thread steps.
+            Whether the thread has made a call that is typical of training. The thread then counts
+            as the training thread until another thread runs a backward.
         """
         thread = get_ident()
         if claims and self._thread is None:
@@ -231,7 +245,7 @@ class TrainingLoop:
             self._stepped_in_backward = False
         if self._backwards == 0:
             submitted = self.buckets.take()
-            if submitted > self._backward_began:  # else it is of a rank that has joined
+            if submitted > self._backward_began:  # otherwise a joined rank has submitted it
                 self.clock.bucket_submitted(submitted)
             now = self.buckets.backward_ended()
             waited_since = self.clock.backward_ended(now)
@@ -247,19 +261,19 @@ class TrainingLoop:
     ) -> None:
         """Note that DDP has submitted a bucket at `began`.
 
-        After the last one of a backward, the backward only waits for its buckets.
+        After the last bucket of a backward, the backward only waits for its buckets.
         """
         if self._backwards:
             self.clock.bucket_submitted(perf_counter_ns())
             self.buckets.submitted(describe, began, bucket)
-        else:  # of a rank that has joined, which trains no more
+        else:  # a joined rank submits buckets, but no longer trains
             self.buckets.follow(describe(), began, bucket)
 
     def gradients_begin(self, *, goes_on: bool) -> None:
         """Note a call of ``torch.autograd.grad``, which is a backward.
 
-        With `goes_on` it keeps a graph of the gradients, as for a gradient penalty, and the
-        forward continues afterwards.
+        With `goes_on`, the call keeps a graph of the gradients, as for a gradient penalty, and
+        the forward continues afterwards.
         """
         if self._backwards or not goes_on:
             self.backward_begins()
@@ -275,13 +289,13 @@ class TrainingLoop:
             self.clock.pop(perf_counter_ns())
 
     def in_step_of_another(self, optimizer: int) -> bool:
-        """Return whether another optimizer's step has begun; it may have raised since."""
+        """Return whether another optimizer's step has begun; the step may have raised since."""
         return bool(self._steps) and self._steps[0] != optimizer
 
     def step_begins(
         self, optimizer: int, *, complete: bool = False, within: bool = False, began: int = 0
     ) -> None:
-        """Note the begin of a step; Horovod's optimizers report two, one within the other.
+        """Note the begin of a step; Horovod's optimizers report two nested steps.
 
         Parameters
         ----------
@@ -292,7 +306,7 @@ class TrainingLoop:
         within
             Whether another optimizer, such as ZeroRedundancyOptimizer, calls this step in its own.
         began
-            When it began at the earliest, if that is noted later; 0 for now.
+            The earliest begin of the step, if it is noted later; 0 for now.
         """
         if self._backwards:
             if complete:
@@ -315,7 +329,7 @@ class TrainingLoop:
         self._steps.pop()
         if self._steps:
             return
-        self.buckets.find_done()  # before the end, so that they belong to this iteration
+        self.buckets.find_done()  # before the end, so that the buckets belong to this iteration
         now = perf_counter_ns()
         if self._trained:
             step = self._take_step(now)
@@ -326,19 +340,19 @@ class TrainingLoop:
             self.clock.no_step(now)
 
     def compiled_step(self, function: int) -> None:
-        """Note that a compiled function has ended that trains; its phases are not known."""
+        """Note the end of a compiled function that trains; its phases are unknown."""
         now = perf_counter_ns()
         self.clock.step(now)
         self._records.add(self._cycle.step(function, self._take_step(now, compiled=True)))
 
     def reduces_gradients(self) -> None:
-        """Note that an optimizer waits for gradients: the step that follows trains."""
+        """Note that an optimizer waits for gradients: the following step trains."""
         self._trained = True
 
     def enter(self, phase: Phase) -> bool:
         """Begin a call that always belongs to one phase, such as ``zero_grad`` or a copy.
 
-        Return whether `leave` is to be called: not in a thread that does not train.
+        Return True if the caller must call `leave`; False in a thread that does not train.
         """
         if not self.is_training_thread():
             return False
@@ -346,11 +360,11 @@ class TrainingLoop:
         return True
 
     def leave(self) -> None:
-        """End such a call; a GPU may still execute its work."""
+        """End the phase of `enter`; a GPU may still execute the work of the call."""
         self.clock.pop(perf_counter_ns())
 
     def note_unheard(self) -> None:
-        """Note that collectives run which cannot be timed."""
+        """Note that collectives run that cannot be timed."""
         if self.clock.begun:
             self._unheard = True
 
@@ -366,9 +380,10 @@ class TrainingLoop:
             self._unheard = False
         unseen = self.clock.forward_unseen
         start, spent, spans = self.clock.step_ended(now)
-        if unseen and not spent[Phase.FORWARD]:  # otherwise a loss may be the second of a forward
+        if unseen and not spent[Phase.FORWARD]:  # otherwise a loss may have a second backward
             flags |= _FORWARD_UNSEEN
         self._trained = self._began = False
-        self._last_mark, self._mark = self._mark, Mark()
-        mark = self._last_mark
+        mark = self._mark
+        self._last_mark = mark
+        self._mark = Mark()
         return StepRecord(start, now, spent, flags, *self._waits.take(), spans, progress, mark)

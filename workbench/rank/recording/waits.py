@@ -1,4 +1,4 @@
-"""Records when a cell waits for communication, and for which collective."""
+"""Records a cell's waits for communication, with their collectives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from workbench.rank.recording.phases import PhaseClock
 
 WATCH_SHARE = 1 / 64
 """A wait sleeps for this share of its duration so far between two polls."""
-WATCH_MOST_S = 0.0005
-"""Longest sleep between two polls."""
+WATCH_MAX_S = 0.0005
+"""Maximum sleep between two polls."""
 LIMIT = 1 << 15
-"""Most waits, and most handles, that are kept without a step."""
+"""Maximum number of waits, and of handles, that are kept without a step."""
 
 
 class Blocked(NamedTuple):
@@ -49,7 +49,7 @@ class Waits:
         Returns whether the collective of a handle is done; raises ValueError if the handle
         was cleared.
     full
-        Called when there were `LIMIT` waits without a step.
+        Called after `LIMIT` waits without a step.
 
     Attributes
     ----------
@@ -77,8 +77,10 @@ class Waits:
 
     def take(self) -> tuple[list[tuple[int, int]], array[int]]:
         """Return the exposed waits since the previous call, and the handles waited for."""
-        intervals, self._intervals = self._intervals, []
-        handles, self.handles = self.handles, array("q")
+        intervals = self._intervals
+        self._intervals = []
+        handles = self.handles
+        self.handles = array("q")
         return intervals, handles
 
     def exposed_begins(self, phase: Phase = Phase.EXPOSED) -> None:
@@ -97,7 +99,7 @@ class Waits:
             self.exposed_between(self._exposed_since, now)
 
     def exposed_between(self, began: int, ended: int) -> None:
-        """Note a wait for communication that has ended, whose phase the clock knows."""
+        """Note a finished wait for communication; the clock already has its phase."""
         self._intervals.append((began, ended))
         if len(self._intervals) >= LIMIT:
             self.discard()
@@ -122,7 +124,7 @@ class Waits:
     def wait(self, handle: Hashable) -> Iterator[None]:
         """Wait until a collective is done; the body then clears its handle.
 
-        Horovod's own wait polls without sleeping, and uses the core that its threads or a
+        Horovod's own wait polls without sleeping. It would use a core that Horovod's threads or a
         DataLoader may need.
         """
         # `blocking_call` may have set a name
@@ -140,7 +142,7 @@ class Waits:
                 self.exposed_ends()
 
     def discard(self) -> None:
-        """Forget all waits and handles, of which there are too many without a step."""
+        """Discard all waits and handles, because too many have accumulated without a step."""
         self.take()
         self._full()
 
@@ -156,8 +158,14 @@ class Waits:
 
 
 def wait_with_pauses(done: Callable[[], bool]) -> None:
-    """Wait until a function returns True, and leave the core to others between its calls."""
+    """Wait until a function returns True, and release the core between its calls.
+
+    Examples
+    --------
+    >>> answers = iter([False, False, True])
+    >>> wait_with_pauses(lambda: next(answers))
+    """
     began = now = perf_counter_ns()
     while not done():
-        sleep(min((now - began) * WATCH_SHARE * 1e-9, WATCH_MOST_S))
+        sleep(min((now - began) * WATCH_SHARE * 1e-9, WATCH_MAX_S))
         now = perf_counter_ns()
