@@ -8,7 +8,7 @@ complete hierarchy; every class is exported by `workbench`:
     - `ClusterError`
         - `NoCluster`: no cluster was started
         - `ClusterStopped`: the cluster was stopped, or its processes have ended
-        - `StartFailed`: the ranks did not start (`.vm`, `.cause`, `.cure`)
+        - `StartFailed`: the ranks did not start (`.vm`, `.cause`, `.fix`)
             - `HorovodMissing`: no Horovod fits the installed PyTorch; also a `HorovodError`
     - `CellError`: a cell did not complete (`.output`, `.evidence`)
         - `RanksFailed`: the cell raised on some ranks (`.errors`)
@@ -17,7 +17,7 @@ complete hierarchy; every class is exported by `workbench`:
             - `StudyInterrupted`: the user stopped a scaling study (`.study`)
     - `HorovodError`
         - `HorovodMissing`: see above
-        - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
+        - `BuildFailed`: Horovod did not build (`.cause`, `.fix`)
     - `WireError`: a rank's message of another version, or a truncated message
     - `RunError`: a recorded run that does not exist or cannot be read
     - `SnapshotError`: a snapshot file that cannot be read
@@ -164,20 +164,20 @@ class StartFailed(ClusterError):
         The VM on which the start failed; may be empty.
     cause : str
         Why it failed.
-    cure : str
+    fix : str
         What the user can do; may be empty.
 
     Examples
     --------
-    >>> str(StartFailed("connection refused", vm="node1", cure="Start sshd there."))
+    >>> str(StartFailed("connection refused", vm="node1", fix="Start sshd there."))
     'node1: connection refused: Start sshd there.'
     """
 
-    def __init__(self, cause: str, *, vm: str = "", cure: str = "") -> None:
-        super().__init__(_joined(vm, cause, cure))
+    def __init__(self, cause: str, *, vm: str = "", fix: str = "") -> None:
+        super().__init__(_joined(vm, cause, fix))
         self.vm = vm
         self.cause = cause
-        self.cure = cure
+        self.fix = fix
 
     @classmethod
     def together(cls, failures: list[StartFailed]) -> StartFailed:
@@ -300,14 +300,14 @@ class BuildFailed(HorovodError):
     ----------
     cause : str
         Why the build failed, in one sentence.
-    cure : str
+    fix : str
         What the user can do, in one sentence.
     """
 
-    def __init__(self, message: str, *, cause: str, cure: str) -> None:
+    def __init__(self, message: str, *, cause: str, fix: str) -> None:
         super().__init__(message)
         self.cause = cause
-        self.cure = cure
+        self.fix = fix
 
 
 class WireError(WorkbenchError):
@@ -348,5 +348,5 @@ def reason(error: BaseException) -> str:
     return "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
 
 
-def _joined(vm: str, cause: str, cure: str) -> str:
-    return ": ".join(filter(None, (vm, cause, cure)))
+def _joined(vm: str, cause: str, fix: str) -> str:
+    return ": ".join(filter(None, (vm, cause, fix)))

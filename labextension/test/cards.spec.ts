@@ -237,8 +237,8 @@ describe('the cards', () => {
   });
 
   it('show what is wrong across the VMs before them, with a setting to copy', async () => {
-    const cure = 'Set `NCCL_IB_GID_INDEX=3` on all VMs.';
-    tellOf(2, [{ ...finding, cure }]);
+    const fix = 'Set `NCCL_IB_GID_INDEX=3` on all VMs.';
+    tellOf(2, [{ ...finding, fix }]);
     await shown();
     const list = view.node.querySelector(
       '[aria-label="Findings across the VMs"]'

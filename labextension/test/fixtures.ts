@@ -186,7 +186,7 @@ export const finding = {
   subject: 'GPU 0',
   evidence: 'GPU 0 and mlx5_0 are PHB apart',
   why: 'NCCL stops at PXB: GPUDirect RDMA is off.',
-  cure: 'NCCL_NET_GDR_LEVEL=PHB',
+  fix: 'NCCL_NET_GDR_LEVEL=PHB',
   source: 'NCCL documentation'
 };
 

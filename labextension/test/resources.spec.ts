@@ -161,7 +161,7 @@ describe('the resources', () => {
     );
   });
 
-  it('shows a finding with its severity as a word, and its cure', async () => {
+  it('shows a finding with its severity as a word, and its fix', async () => {
     server.answers = {
       snapshot: snapshot(1),
       findings: { findings: [finding] }

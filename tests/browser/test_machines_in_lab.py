@@ -61,7 +61,7 @@ def test_a_topology_file_is_drawn(panel):
 
 
 def test_a_snapshot_of_another_vm(panel):
-    """An administrator opens a user's snapshot: findings with their cure."""
+    """An administrator opens a user's snapshot: findings with their fix."""
     panel.open_file(SNAPSHOT)
     card = panel.card(f"file: {SNAPSHOT.name}")
     expect(devices(card, "GPU").first).to_be_visible()

@@ -74,10 +74,10 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("step", "cure"),
+    ("step", "fix"),
     [("shutdown", "Rebuild the ring with %cluster resize -n 3"), ("init", "Replace what is lost")],
 )
-def test_a_rank_that_stays_ends_during_the_change(three, step, cure):
+def test_a_rank_that_stays_ends_during_the_change(three, step, fix):
     """It is named by its rank and signal, with one fix; what it logged long ago is not shown."""
     quiet(three, KILLED_BY_THE_RING.format(step=step))
     with pytest.raises(StartFailed) as caught:
@@ -87,7 +87,7 @@ def test_a_rank_that_stays_ends_during_the_change(three, step, cure):
     assert str(caught.value) == f"{told}: replace it with %cluster restart"
     with pytest.raises(ClusterStopped) as refused:
         quiet(three, "1")
-    assert f"{told}. {cure}" in str(refused.value)
+    assert f"{told}. {fix}" in str(refused.value)
     three.restart()
     assert three.n == 3
     assert 10 in quiet(three, "globals().get('kept')").values.values()
@@ -147,15 +147,15 @@ def test_a_late_rank_after_a_restart_that_failed(three, stopped_ranks, end):  # 
 
 @pytest.mark.parametrize("replaced", [in_soak("0"), "0-1"])
 def test_ranks_that_are_missing_are_not_worked_around(three, stopped_ranks, replaced):
-    """After a replacement that was interrupted no cell runs on fewer ranks; one command cures."""
+    """No cell runs on fewer ranks after an interrupted replacement; one command fixes it."""
     agent = psutil.Process(three.ranks[0].pid).ppid()
     stopped_ranks(agent)
     with stops(2.0), pytest.raises(ClusterError):
         three.restart(replaced)
     os.kill(agent, signal.SIGCONT)
-    cure = r"Variables of rank.* are lost.*%cluster resize -n 2, which also starts what is missing"
+    fix = r"Variables of rank.* are lost.*%cluster resize -n 2, which also starts what is missing"
     for _ in range(2):
-        with pytest.raises(ClusterStopped, match=cure):
+        with pytest.raises(ClusterStopped, match=fix):
             quiet(three, "rank")
     with pytest.raises(UsageError, match="ranks are missing"):
         three.restart("0")  # which of them that is has changed
@@ -167,7 +167,7 @@ def test_ranks_that_are_missing_are_not_worked_around(three, stopped_ranks, repl
 
 @pytest.mark.parametrize("delay", [in_soak(delay) for delay in (0.05, 0.8, 1.7)] + [0.4, 1.2])
 def test_whatever_it_is_doing(three, delay):
-    """An interrupt at any time leaves what the message says, and its cure works."""
+    """An interrupt at any time leaves what the message says, and its fix works."""
     try:
         with stops(delay):
             three.resize(3)

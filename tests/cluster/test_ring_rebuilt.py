@@ -166,8 +166,8 @@ def test_the_next_cell_forms_the_ring_that_could_not_be_formed(kept):
     assert kept.state == "ready"
 
 
-def test_a_cell_whose_ring_cannot_be_formed_is_refused_with_the_cure(kept):
-    """The cell does not run; the cure that is named works, and keeps variables."""
+def test_a_cell_whose_ring_cannot_be_formed_is_refused_with_the_fix(kept):
+    """The cell does not run; the fix that is named works, and keeps variables."""
     fail(kept, 6)
     quiet(kept, BREAK)
     with pytest.raises(ClusterStopped, match=r"boom.*Rebuild the ring with %cluster restart,"):
@@ -200,7 +200,7 @@ def test_a_restart_without_a_lost_rank_needs_a_broken_ring(kept):
 
 @pytest.mark.soak
 def test_a_restart_that_fails_can_be_called_again(kept):
-    """The cure stays until it has worked."""
+    """The fix stays until it has worked."""
     fail(kept, 6)
     quiet(kept, BREAK)
     with pytest.raises(StartFailed, match="boom"):

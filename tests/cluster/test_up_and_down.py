@@ -40,7 +40,7 @@ def listening():
 
 @pytest.mark.soak
 def test_a_runtime_folder_that_cannot_be_made(tmp_path, monkeypatch):
-    """It is an error of ours, with the cure; the same cluster can be started afterwards."""
+    """It is an error of ours, with the fix; the same cluster can be started afterwards."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "file" / "runtime"))
     cluster = wb.Cluster(n=1)

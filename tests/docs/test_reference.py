@@ -129,7 +129,7 @@ def test_metrics_have_their_labels():
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=lambda rule: f"{rule.name}-{rule.subject[:30]}")
 def test_every_rule_has_all_its_texts(rule):
-    """What it looks at, and at least one severity, reason, cure and source."""
+    """What it looks at, and at least one severity, reason, fix and source."""
     text = page("doctor-rules.md")
     assert rule.subject
     assert f"### {rule.name}\n" in text

@@ -75,7 +75,7 @@ def test_unknown_is_never_wrong(tmp_path):
 def test_any_real_machine_can_be_diagnosed():
     """Every finding about the machine that runs this is complete."""
     for finding in workbench.diagnose(workbench.take_snapshot()):
-        assert all((finding.subject, finding.evidence, finding.why, finding.cure, finding.source))
+        assert all((finding.subject, finding.evidence, finding.why, finding.fix, finding.source))
 
 
 def test_findings_survive_the_file(machine):
@@ -150,7 +150,7 @@ def test_probe_failed(machine):
     finding = only(snap(machine, FakeNvml(init_error=18)))
     assert (finding.rule, finding.subject) == ("probe_failed", "the GPUs")
     assert "differ in version" in finding.evidence
-    assert "nvidia-smi" in finding.cure
+    assert "nvidia-smi" in finding.fix
     assert rules(snap(machine, FakeNvml(init_error=DRIVER_NOT_LOADED))) == []
 
 
@@ -190,7 +190,7 @@ def test_vgpus_without_p2p(machine, name, evidence):
     assert (finding.rule, finding.severity) == ("vgpu_without_p2p", "warning")
     assert finding.subject == "GPUs 0-1"
     assert evidence in finding.evidence
-    assert "-40C" in finding.cure
+    assert "-40C" in finding.fix
 
 
 def test_single_fractional_vgpu(machine):
@@ -231,13 +231,13 @@ def test_port_down(machine):
     add_roce(machine, state="1: DOWN")
     finding = only(snap(machine))
     assert (finding.rule, finding.subject) == ("rdma_port_not_active", "mlx5_0")
-    assert "ip link set dev ens0 up" in finding.cure
+    assert "ip link set dev ens0 up" in finding.fix
 
 
 def test_port_without_subnet_manager(machine):
-    """An InfiniBand port in INIT has a link but no subnet manager: another cure."""
+    """An InfiniBand port in INIT has a link but no subnet manager: another fix."""
     machine.add_rdma("mlx5_0", device=machine.add_pci("0000:1a:00.0"), state="2: INIT")
-    assert "subnet manager" in only(snap(machine)).cure
+    assert "subnet manager" in only(snap(machine)).fix
 
 
 # rdma_port_slow
@@ -268,7 +268,7 @@ def test_roce_with_the_default_mtu(machine):
     add_roce(machine, mtu=1500)
     finding = only(snap(machine))
     assert (finding.rule, finding.subject) == ("roce_mtu", "ens0")
-    assert "ip link set dev ens0 mtu 9000" in finding.cure
+    assert "ip link set dev ens0 mtu 9000" in finding.fix
 
 
 def test_mtu_elsewhere(machine):
@@ -297,13 +297,13 @@ def test_small_shared_memory(machine, size, severity):
     """A container's 64 MiB is an error, less than 1 GiB a warning."""
     finding = only(snap(machine, shm_bytes=size))
     assert (finding.rule, finding.severity) == ("shm_size", severity)
-    assert "--shm-size" in finding.cure
+    assert "--shm-size" in finding.fix
 
 
 def test_a_finding_reads_well(machine):
-    """As text it has the evidence first, then why and the cure."""
+    """As text it has the evidence first, then why and the fix."""
     lines = str(only(snap(machine, shm_bytes=64 << 20))).splitlines()
     assert lines[0] == "ERROR  this VM"
     assert lines[1] == "  evidence  the shared memory of /dev/shm holds 64 MiB"
     labels = [line.split()[0] for line in lines if line[2] != " "]
-    assert labels == ["ERROR", "evidence", "why", "cure", "source"]
+    assert labels == ["ERROR", "evidence", "why", "fix", "source"]

@@ -45,7 +45,7 @@ def only(*snapshots):
     (finding,) = diagnose_all(vms(*snapshots))
     sent = vms(*(Snapshot.from_json(one.to_json()) for one in snapshots))
     assert diagnose_all(sent) == [finding]
-    assert all((finding.subject, finding.evidence, finding.why, finding.cure, finding.source))
+    assert all((finding.subject, finding.evidence, finding.why, finding.fix, finding.source))
     return finding
 
 

@@ -80,16 +80,16 @@ def test_lost_gpu(machine):
     """A GPU that fell off the bus is an error, and only that one is named."""
     (finding,) = diagnose(seen(machine, changed(hgx_h100(), 3, lost=True)))
     assert (finding.rule, finding.severity, finding.subject) == ("gpu_lost", "error", "GPU 3")
-    assert "Restart the VM" in finding.cure
+    assert "Restart the VM" in finding.fix
 
 
 def test_gpu_that_needs_a_reset(machine):
-    """Its cure differs from that of a lost one, even if only some calls are refused."""
+    """Its fix differs from that of a lost one, even if only some calls are refused."""
     nvml = hgx_h100()
     nvml.refused["nvmlDeviceGetMemoryInfo"] = 16
     (finding,) = found(machine, nvml, "gpu_lost")
     assert (finding.subject, finding.evidence) == ("GPUs 0-7", "the GPU needs a reset")
-    assert "--gpu-reset" in finding.cure
+    assert "--gpu-reset" in finding.fix
 
 
 # mig_without_p2p
@@ -154,7 +154,7 @@ def test_unlicensed(machine):
     (finding,) = found(machine, a100_guest("A100-40C", 40, 2, licensed=False), "vgpu_unlicensed")
     assert (finding.subject, finding.severity) == ("GPUs 0-1", "warning")
     assert finding.evidence.startswith("profile A100-40C runs without a licence")
-    assert "nvidia-gridd" in finding.cure
+    assert "nvidia-gridd" in finding.fix
     assert found(machine, v100d_8c_guest(), "vgpu_unlicensed") == []
 
 
@@ -200,7 +200,7 @@ def test_bridged_pairs(machine):
     (finding,) = diagnose(seen(machine, bridged_a100()))
     assert (finding.rule, finding.severity) == ("bridged_pairs", "info")
     assert "the pairs 0-1, 2-3" in finding.evidence
-    assert "CUDA_VISIBLE_DEVICES=0,1" in finding.cure
+    assert "CUDA_VISIBLE_DEVICES=0,1" in finding.fix
     pair = FakeNvml(*bridged_a100().devices[:2])
     assert diagnose(seen(machine, pair)) == []
 
@@ -228,7 +228,7 @@ def test_uncorrected_errors(machine):
     (finding,) = found(machine, nvml, "ecc_errors")
     assert (finding.subject, finding.severity) == ("GPU 1", "warning")
     assert "since the driver was loaded: 3; the remapping" in finding.evidence
-    assert "--gpu-reset" in finding.cure
+    assert "--gpu-reset" in finding.fix
 
 
 def test_remapping_failed(machine):
@@ -236,7 +236,7 @@ def test_remapping_failed(machine):
     nvml = changed(hgx_h100(), 1, uncorrected=(1, 1), remapped=(0, 8, 0, 1))
     (finding,) = found(machine, nvml, "ecc_errors")
     assert finding.severity == "error"
-    assert "RMA" in finding.cure
+    assert "RMA" in finding.fix
 
 
 def test_errors_of_the_past(machine):
@@ -308,7 +308,7 @@ def test_compute_mode(machine, mode, severity, evidence):
     (finding,) = found(machine, changed(hgx_h100(), 4, compute_mode=mode), "compute_mode")
     assert (finding.subject, finding.severity) == ("GPU 4", severity)
     assert finding.evidence == f"compute mode is {evidence}"
-    assert "-c DEFAULT" in finding.cure
+    assert "-c DEFAULT" in finding.fix
 
 
 # unified_memory_on, p2p_refused
@@ -320,17 +320,17 @@ def test_vgpus_with_unified_memory(machine):
     (finding,) = diagnose(seen(machine, nvml))
     assert (finding.rule, finding.subject) == ("unified_memory_on", "GPUs 0-1")
     assert "the guest cannot read that switch" in finding.evidence
-    assert "enable_uvm = 0" in finding.cure
+    assert "enable_uvm = 0" in finding.fix
     assert found(machine, a100_guest("A100-40C", 40, 2), "unified_memory_on") == []
 
 
 def test_vgpus_without_peer_to_peer(machine):
-    """On boards that keep NVLink with unified memory, the cure names device groups."""
+    """On boards that keep NVLink with unified memory, the fix names device groups."""
     nvml = a100_guest("H100XM-80C", 80, 2, p2p=NOT_SUPPORTED)
     (finding,) = found(machine, nvml, "p2p_refused")
     assert finding.subject == "GPUs 0-1"
     assert "not supported" in finding.evidence
-    assert "device group" in finding.cure
+    assert "device group" in finding.fix
     assert found(machine, nvml, "unified_memory_on") == []
 
 
@@ -348,7 +348,7 @@ def test_switched_gpus_without_peer_to_peer(machine):
     (finding,) = found(machine, nvml, "p2p_refused")
     assert finding.subject.startswith("pairs of GPUs 0-1, 0-2")
     assert finding.subject.endswith("and 20 more")
-    assert "fabricmanager" in finding.cure
+    assert "fabricmanager" in finding.fix
 
 
 def test_bridged_cards_without_peer_to_peer(machine):
@@ -371,4 +371,4 @@ def test_a_bad_machine_reads_well(machine):
     assert [block.split()[0] for block in blocks] == ["ERROR", "WARNING", "WARNING", "INFO"]
     for block in blocks:
         labels = [line.split()[0] for line in block.splitlines()[1:] if line[2] != " "]
-        assert labels == ["evidence", "why", "cure", "source"]
+        assert labels == ["evidence", "why", "fix", "source"]

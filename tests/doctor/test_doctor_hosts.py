@@ -80,7 +80,7 @@ def test_few_open_files(machine, limit, severity):
     finding = only(snap(machine, open_files=limit))
     assert (finding.rule, finding.severity) == ("open_files_limit", severity)
     assert f"{limit} files" in finding.evidence
-    assert "ulimit -n" in finding.cure
+    assert "ulimit -n" in finding.fix
 
 
 @pytest.mark.parametrize("limit", [1025, UNLIMITED, Unknown("x")])
@@ -122,7 +122,7 @@ def test_slow_clock(machine, name):
     finding = only(snap(machine))
     assert (finding.rule, finding.severity) == ("clock_source", "warning")
     assert name in finding.evidence
-    assert "available_clocksource" in finding.cure
+    assert "available_clocksource" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_container_without_rdma_devices(machine):
     assert (finding.rule, finding.severity) == ("rdma_without_device_nodes", "error")
     assert finding.subject == "the docker container"
     assert "mlx5_0" in finding.evidence
-    assert finding.cure.startswith("`docker run --device=/dev/infiniband")
+    assert finding.fix.startswith("`docker run --device=/dev/infiniband")
 
 
 def test_vm_without_uverbs(machine):
     """On a VM itself the kernel module is missing."""
     add_roce(machine)
-    assert "modprobe ib_uverbs" in only(snap(machine, rdma_device_nodes=())).cure
+    assert "modprobe ib_uverbs" in only(snap(machine, rdma_device_nodes=())).fix
     assert diagnose(snap(machine, rdma_device_nodes=Unknown("needs root"))) == []
 
 
@@ -166,19 +166,19 @@ def test_no_rdma_no_device_nodes(machine):
 
 
 @pytest.mark.parametrize(
-    ("gids", "evidence", "cure"),
+    ("gids", "evidence", "fix"),
     [
         (V1_ONLY, "all 1 entries of its GID table are RoCE v1", "RoCE mode"),
         ({}, "no entry of its GID table", "ip addr add ADDRESS/PREFIX dev ens0"),
     ],
 )
-def test_roce_without_v2(machine, gids, evidence, cure):
+def test_roce_without_v2(machine, gids, evidence, fix):
     """An active RoCE port without any address of RoCE v2 is a warning."""
     add_roce(machine, gids=gids)
     finding = only(snap(machine))
     assert (finding.rule, finding.subject) == ("roce_without_v2_gid", "mlx5_0")
     assert evidence in finding.evidence
-    assert cure in finding.cure
+    assert fix in finding.fix
 
 
 def test_ethernet_rdma_that_may_be_iwarp(machine):
@@ -198,7 +198,7 @@ def test_roce_v1_by_setting(machine, setting):
     finding = only(snap(machine, nccl=setting))
     assert (finding.rule, finding.severity) == ("roce_v1_gid", "warning")
     assert "entry 0 of its GID table is IB/RoCE v1; entry 1 is RoCE v2" in finding.evidence
-    assert next(iter(setting)) in finding.cure
+    assert next(iter(setting)) in finding.fix
 
 
 @pytest.mark.parametrize("index", ["1", "3", "-1", "", "x", "99"])
@@ -248,7 +248,7 @@ def test_rdma_switched_off(machine, name, value):
     finding = only(snap(machine, nccl={name: value}))
     assert (finding.rule, finding.severity) == ("rdma_unused", "warning")
     assert f"{name}={value} is set, and 1 RDMA port is active" in finding.evidence
-    assert f"unset {name}" in finding.cure
+    assert f"unset {name}" in finding.fix
 
 
 def test_rdma_switched_off_by_file(machine, tmp_path):
@@ -300,7 +300,7 @@ def test_gpu_on_other_node(machine):
     finding = only(snap(machine, usable_numa_nodes=(0,)))
     assert (finding.rule, finding.subject) == ("gpu_on_other_numa_node", "GPU 1")
     assert "NUMA node 1; this process may run on CPUs of node 0 only" in finding.evidence
-    assert "numactl --cpunodebind=1 --membind=1" in finding.cure
+    assert "numactl --cpunodebind=1 --membind=1" in finding.fix
     assert diagnose(snap(machine, usable_numa_nodes=(0, 1))) == []
     assert diagnose(snap(machine, usable_numa_nodes=Unknown("x"))) == []
 
@@ -316,7 +316,7 @@ def test_no_numa_in_a_vm(machine):
     (finding,) = found(snap(machine), "numa_unknown_in_vm")
     assert finding.severity == "info"
     assert "KVM gives no NUMA node for 2 GPUs (0, 1)" in finding.evidence
-    assert "NCCL_TOPO_FILE" in finding.cure
+    assert "NCCL_TOPO_FILE" in finding.fix
 
 
 def test_no_numa_elsewhere(machine):

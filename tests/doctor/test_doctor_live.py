@@ -71,7 +71,7 @@ def test_idle_and_taken(vm, idle_s, severity, duration):
 
 
 @pytest.mark.parametrize(
-    ("user", "who", "cure"),
+    ("user", "who", "fix"),
     [
         (process("kernel", notebook="train.ipynb"), "the kernel of train.ipynb", "empty_cache"),
         (process("kernel"), "a Jupyter kernel", "Shut the kernel down"),
@@ -79,11 +79,11 @@ def test_idle_and_taken(vm, idle_s, severity, duration):
         (process("other"), "python3 (pid 4711, 6 GiB)", "`kill 4711`"),
     ],
 )
-def test_who_uses_it(vm, user, who, cure):
-    """The process is named as its owner knows it, with the cure that fits."""
+def test_who_uses_it(vm, user, who, fix):
+    """The process is named as its owner knows it, with the fix that fits."""
     (finding,) = diagnose(vm, sample(3_600.0, (user,)))
     assert who in finding.evidence
-    assert cure in finding.cure
+    assert fix in finding.fix
 
 
 def test_rdma_errors(vm):
@@ -91,8 +91,8 @@ def test_rdma_errors(vm):
     (finding,) = diagnose(vm, sample(out_of_sequence=42.0, packet_seq_err=0.1))
     assert (finding.rule, finding.subject) == ("rdma_errors", "mlx5_0")
     assert finding.evidence == "out_of_sequence 42/s"
-    assert "mlnx_qos" in finding.cure
+    assert "mlnx_qos" in finding.fix
     (finding,) = diagnose(vm, sample(symbol_error=3.0))
-    assert "cable" in finding.cure
+    assert "cable" in finding.fix
     assert diagnose(vm, sample(out_of_sequence=0.0, rx_dropped=500.0)) == []
     assert diagnose(vm, sample(out_of_sequence=NOT_READ)) == []

@@ -96,7 +96,7 @@ def test_flat_vm(flat):
     (far,) = found(snapshot, "gpu_nic_too_far")
     assert (far.subject, far.severity) == ("GPUs 0-1", "warning")
     assert "the nearest: mlx5_0, where PHB is beyond PXB" in far.evidence
-    assert "NCCL_NET_GDR_LEVEL=PHB" in far.cure
+    assert "NCCL_NET_GDR_LEVEL=PHB" in far.fix
     (missing,) = found(snapshot, "topology_file_missing")
     assert missing.severity == "warning"
     assert missing.evidence.startswith("KVM shows GPUs (2) and RDMA devices (1)")
@@ -120,7 +120,7 @@ def test_level_that_forbids(switched):
     assert pcie_rules(taken(vm(switched))) == set()
     (far,) = found(taken(switched, NCCL_NET_GDR_LEVEL="LOC"), "gpu_nic_too_far")
     assert "PIX is beyond NCCL_NET_GDR_LEVEL=LOC" in far.evidence
-    assert "or set it to PIX" in far.cure
+    assert "or set it to PIX" in far.fix
 
 
 def test_who_needs_no_file(machine):
@@ -164,7 +164,7 @@ def test_nothing_opens_gpu_memory(switched):
     (finding,) = found(taken(driver(switched, CLOSED)), "peer_memory_missing")
     assert (finding.severity, finding.subject) == ("warning", "GPU 0")
     assert "proprietary" in finding.evidence
-    assert "modprobe nvidia_peermem" in finding.cure
+    assert "modprobe nvidia_peermem" in finding.fix
     switched.write(switched.sysfs / "module/nvidia_peermem/version", "570.148.08\n")
     assert found(taken(switched), "peer_memory_missing") == []
 
@@ -273,7 +273,7 @@ def test_acs_on_bare_metal(switched):
     (finding,) = diagnose_pcie(switched)
     assert finding.rule == "acs_redirect"
     assert "GPU 0 and mlx5_0" in finding.evidence
-    assert "`sudo setpci -s 0000:51:02.0 ECAP_ACS+0x6.w=0000`" in finding.cure
+    assert "`sudo setpci -s 0000:51:02.0 ECAP_ACS+0x6.w=0000`" in finding.fix
 
 
 def test_acs_elsewhere(switched):
@@ -303,7 +303,7 @@ def test_ats_in_a_vm(switched):
     configure(switched, N, (ATS, 0))
     (finding,) = diagnose_pcie(switched)
     assert (finding.rule, finding.subject) == ("ats_off", "mlx5_0")
-    assert "ATS_ENABLED=true" in finding.cure
+    assert "ATS_ENABLED=true" in finding.fix
     configure(switched, N, (ATS, 0x8000))
     assert diagnose_pcie(switched) == []
     configure(switched, N, (0x0001, 0))

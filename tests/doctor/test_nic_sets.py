@@ -60,7 +60,7 @@ def test_as_many_of_other_names(vm):
     assert "vm1 has 4 RDMA ports for NCCL (mlx5_0, mlx5_3, mlx5_5, mlx5_8)" in finding.evidence
     assert "vm2 has 4 RDMA ports for NCCL (mlx5_0, mlx5_1, mlx5_4, mlx5_5)" in finding.evidence
     assert "issues 1277" in finding.source
-    assert "NCCL_IB_HCA" in finding.cure
+    assert "NCCL_IB_HCA" in finding.fix
 
 
 def test_a_slow_port_in_another_place(vm):

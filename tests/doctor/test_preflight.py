@@ -71,18 +71,18 @@ def vm(machine):
     ],
 )  # fmt: skip
 def test_one_verdict(vm, limit, value, rdma, gpus):
-    """The same rules with the same severity, evidence and cure, for any limit."""
+    """The same rules with the same severity, evidence and fix, for any limit."""
     snapshot = vm(gpus, **{limit: value})
     if not rdma:
         snapshot = replace(snapshot, nics=())
     doctors = [
-        (one.rule, one.severity, one.evidence, one.cure)
+        (one.rule, one.severity, one.evidence, one.fix)
         for one in diagnose(snapshot)
         if one.rule in NAMES
     ]
     found = checked(snapshot)
     assert [
-        (one.rule, one.severity, one.evidence, one.cure)
+        (one.rule, one.severity, one.evidence, one.fix)
         for one in found.problems
         if one.rule in NAMES
     ] == doctors
@@ -118,9 +118,9 @@ def test_mig_devices_are_counted_as_ranks_get_them(machine):
         "warning",
         "3 ranks on 2 GPUs: for NCCL, each rank needs its own",
     )
-    assert "start 2 ranks there" in problem.cure
-    assert "MIG" in problem.cure
-    assert "Gloo" in problem.cure
+    assert "start 2 ranks there" in problem.fix
+    assert "MIG" in problem.fix
+    assert "Gloo" in problem.fix
 
 
 def test_rdma_is_what_nccl_uses(vm):
@@ -148,6 +148,6 @@ def test_versions_that_differ(vm):
     (finding,) = preflight.version_mismatch(Vms(vms, links, [1, 1, 1]))
     assert (finding.rule, finding.severity, finding.subject) == ("version_mismatch", "error", "vm2")
     assert finding.evidence == "torch differs (vm1 has 2.13.0, vm2 has 2.12.1, vm3 has 2.13.0)"
-    assert all((finding.why, finding.cure, finding.source))
+    assert all((finding.why, finding.fix, finding.source))
     vms[1].loaded.versions.clear()  # not loaded yet
     assert list(preflight.version_mismatch(Vms(vms, links, [1, 1, 1]))) == []

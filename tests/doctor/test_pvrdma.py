@@ -50,7 +50,7 @@ def test_an_adapter_that_works(machine):
     ]
     assert (finding.rule, finding.severity) == ("pvrdma", "info")
     assert "it uses TCP if one of them has no RDMA adapter" in finding.why
-    assert "%fabric matrix" in finding.cure
+    assert "%fabric matrix" in finding.fix
 
 
 def test_the_module_is_not_loaded(machine):
@@ -61,18 +61,18 @@ def test_the_module_is_not_loaded(machine):
     (finding,) = found(snap(machine), "pvrdma_without_device")
     assert finding.severity == "error"
     assert finding.evidence.endswith("has no RDMA device: the module vmw_pvrdma is not loaded")
-    assert "modprobe" in finding.cure
+    assert "modprobe" in finding.fix
 
 
 def test_the_module_is_loaded_and_refuses(machine):
-    """Then the kernel's log has the reason, and loading it again is no cure."""
+    """Then the kernel's log has the reason, and loading it again is no fix."""
     add_vmxnet3(machine)
     add_function(machine)
     (machine.sysfs / "module/vmw_pvrdma").mkdir(parents=True)
     (finding,) = found(snap(machine), "pvrdma_without_device")
     assert finding.evidence.endswith("has no RDMA device")
-    assert "dmesg" in finding.cure
-    assert "modprobe" not in finding.cure
+    assert "dmesg" in finding.fix
+    assert "modprobe" not in finding.fix
 
 
 def test_the_partner_has_no_interface(machine):
@@ -81,7 +81,7 @@ def test_the_partner_has_no_interface(machine):
     add_function(machine)
     (finding,) = found(snap(machine), "pvrdma_without_device")
     assert f"its partner {VMXNET3} has no interface" in finding.evidence
-    assert "Load vmxnet3, and then vmw_pvrdma" in finding.cure
+    assert "Load vmxnet3, and then vmw_pvrdma" in finding.fix
 
 
 @pytest.mark.parametrize("other", [None, "0x100f"])
@@ -92,15 +92,15 @@ def test_the_partner_is_another_adapter(machine, other):
     add_function(machine)
     (finding,) = found(snap(machine), "pvrdma_without_device")
     assert f"its partner {VMXNET3} is no VMXNET3 adapter" in finding.evidence
-    assert "add it again as a network adapter of type PVRDMA" in finding.cure
+    assert "add it again as a network adapter of type PVRDMA" in finding.fix
 
 
 def test_a_port_that_is_down(machine):
     """What to check is the switch, as there is no cable."""
     add_pvrdma(machine, state="1: DOWN")
     (finding,) = found(snap(machine), "rdma_port_not_active")
-    assert "vSphere Distributed Switch whose only uplink is an RDMA adapter" in finding.cure
-    assert "cable" not in finding.cure
+    assert "vSphere Distributed Switch whose only uplink is an RDMA adapter" in finding.fix
+    assert "cable" not in finding.fix
 
 
 def test_gids_without_an_ip_address(machine):

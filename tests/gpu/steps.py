@@ -508,7 +508,7 @@ def doctor(step: Step) -> None:
     snapshot = wb.take_snapshot()
     findings = wb.diagnose(snapshot)
     for one in findings:
-        step.note(f"{one.severity} {one.rule}, {one.subject}: {one.evidence} | {one.cure}")
+        step.note(f"{one.severity} {one.rule}, {one.subject}: {one.evidence} | {one.fix}")
     errors = [one.rule for one in findings if one.severity == "error"]
     step.check("no error is found on this VM", not errors, ", ".join(errors))
     for name in ("resources", "doctor"):

@@ -72,7 +72,7 @@ def test_without_a_network_it_says_so(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the failures are a compiler's")
 @pytest.mark.parametrize(
-    ("command", "cause", "cure"),
+    ("command", "cause", "fix"),
     [
         (
             OLD_STANDARD,
@@ -91,7 +91,7 @@ def test_without_a_network_it_says_so(monkeypatch, tmp_path):
         ("touch /proc/nothing/here; g++ /proc/1/nothing.cc", "unrecognized reason", "complete log"),
     ],
 )  # fmt: skip
-def test_diagnosis_of_a_real_log(tmp_path, command, cause, cure):
+def test_diagnosis_of_a_real_log(tmp_path, command, cause, fix):
     """The output of a failed tool is diagnosed as one cause, with what to do."""
     log = tmp_path / "log"
     log.touch()
@@ -100,7 +100,7 @@ def test_diagnosis_of_a_real_log(tmp_path, command, cause, cure):
     run_logged(["bash", "-o", "pipefail", "-c", ready], log, env=os.environ | {"LC_ALL": "C"})
     found = diagnose_log(log.read_text())
     assert cause in found.cause, log.read_text()
-    assert cure in found.cure
+    assert fix in found.fix
     assert 0 < len(found.lines) <= 8
 
 

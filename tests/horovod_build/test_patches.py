@@ -60,7 +60,7 @@ def test_a_source_that_a_patch_does_not_match_stops_the_build(tmp_path, place, t
         apply_patches(tmp_path, ALL)
     assert patch.name in caught.value.cause
     assert f"{edit.file} contains the text to replace {times} times" in caught.value.cause
-    assert patch.upstream in caught.value.cure
+    assert patch.upstream in caught.value.fix
     assert path.read_text().count(edit.old) == times
 
 

@@ -1,10 +1,10 @@
-"""What failed starts say: a cause and a cure, by what ssh or the agent reported."""
+"""What failed starts say: a cause and a fix, by what ssh or the agent reported."""
 
 import sys
 
 import pytest
 
-from workbench.cluster.agent import _cure
+from workbench.cluster.agent import _fix
 from workbench.cluster.launchers.ssh import SshLauncher
 from workbench.hosts import Host
 
@@ -17,7 +17,7 @@ KEX = "kex_exchange_identification: Connection closed by remote host"
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "cause", "cure"),
+    ("code", "said", "cause", "fix"),
     [
         (127, "bash: line 1: /opt/py: No such file or directory", "no such Python", "python="),
         (1, "/opt/py: Command not found.", "no such Python", "python="),
@@ -104,17 +104,17 @@ KEX = "kex_exchange_identification: Connection closed by remote host"
         (255, KEX, "it closed the connection", "log of sshd"),
     ],
 )
-def test_a_failure_has_a_cause_and_a_cure(code, said, cause, cure):
+def test_a_failure_has_a_cause_and_a_fix(code, said, cause, fix):
     """A missing file on this machine is no missing Python there; without output, none is named."""
     error = SshLauncher(None).failure(Host("vm1"), code, said)
     text = str(error)
     assert text.startswith("vm1: ")
     assert cause in text
-    assert cure in text
+    assert fix in text
 
 
 @pytest.mark.parametrize(
-    ("text", "cure"),
+    ("text", "fix"),
     [
         ("[Errno 2] No usable temporary directory found in ['/tmp']", "free space"),
         ("[Errno 28] No space left on device: '/tmp/workbench-rank-x'", "free space"),
@@ -123,6 +123,6 @@ def test_a_failure_has_a_cause_and_a_cure(code, said, cause, cure):
         ("ImportError: libtorch_cpu.so: cannot open shared object file", "fewer"),
     ],
 )
-def test_an_agent_without_space_or_memory_has_its_cure(text, cure):
-    """Neither a full disk nor a memory limit is cured by fewer ranks or another installation."""
-    assert cure in _cure(text, "ask for fewer ranks")
+def test_an_agent_without_space_or_memory_has_its_fix(text, fix):
+    """Neither a full disk nor a memory limit is fixed by fewer ranks or another installation."""
+    assert fix in _fix(text, "ask for fewer ranks")

@@ -82,7 +82,7 @@ def test_without_a_common_network_the_route_decides():
     assert chosen(a, b) == ["eth0", "eth5"]
 
 
-def test_no_route_is_reported_with_the_cure():
+def test_no_route_is_reported_with_the_fix():
     """If no route is found, the error names the VM, and what to write."""
     with pytest.raises(StartFailed, match=r"a: no route .*interface=\.\.\. in the host file"):
         chosen(Vm("a", ("eth0", "10.1.0.1")), Vm("b", ("eth0", "10.2.0.1")))

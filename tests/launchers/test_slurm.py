@@ -269,7 +269,7 @@ def test_a_kernel_that_is_killed():
     ],
 )
 def test_requests_that_slurm_refuses(options, error):
-    """Each error has a cause and a cure, and no job is left."""
+    """Each error has a cause and a fix, and no job is left."""
     with pytest.raises(StartFailed, match=error):
         wb.Cluster(**{"launcher": "slurm", "n": 1, **options}).start()
     assert not ours()

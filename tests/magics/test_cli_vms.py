@@ -143,7 +143,7 @@ def test_a_finding_is_wrapped(small):
         assert lines[0] == "ERROR  this VM"
         assert max(map(len, lines)) <= width
         labels = [line.split()[0] for line in lines[1:] if line[2] != " "]
-        assert labels == ["evidence", "why", "cure", "source"]
+        assert labels == ["evidence", "why", "fix", "source"]
         assert any("`docker run --shm-size=8g`" in line for line in lines)
 
 

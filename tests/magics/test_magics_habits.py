@@ -314,7 +314,7 @@ def test_the_doctor_speaks_json(tmp_path, capsys):
     assert found["across_vms"] == []
     assert status == any(one["severity"] == "error" for one in findings)
     for one in findings:
-        assert set(one) == {"rule", "severity", "subject", "evidence", "why", "cure", "source"}
+        assert set(one) == {"rule", "severity", "subject", "evidence", "why", "fix", "source"}
     main(["resources", "--json"])
     text = capsys.readouterr().out
     for name in ("a", "b"):

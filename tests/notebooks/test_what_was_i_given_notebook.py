@@ -34,7 +34,7 @@ def test_distances_of_the_example(result):
 
 
 def test_vms_are_compared(result):
-    """The example VMs differ in licence and MTU, and the page shows it with its cure."""
+    """The example VMs differ in licence and MTU, and the page shows it with its fix."""
     assert "vm1 has licensed vGPUs; vm2 has unlicensed vGPUs" in result.summary
     assert "vm1 has MTU 9000; vm2 has MTU 1500" in result.summary
     page = result.html.read_text()

@@ -154,7 +154,7 @@ def test_the_first_iteration_of_a_schedule(ranks, again):
 
 @pytest.mark.timing  # the slowest stage is the one that is measured as such
 def test_a_bubble_is_explained(ranks):
-    """With the slowest stage, the ideal idle time, and the saving of each cure."""
+    """With the slowest stage, the ideal idle time, and the saving of each fix."""
     trained(ranks, "train(ScheduleGPipe, [0.01, 0.01, 0.03, 0.01], 4)")
     causes = wb.explain(ranks)
     assert [one.name for one in causes if "rank" in one.name or "commun" in one.name] == []

@@ -43,18 +43,18 @@ def causes(*transports, **options):
 
 
 @pytest.mark.parametrize(
-    ("transports", "evidence", "cure"),
+    ("transports", "evidence", "fix"),
     [
         ((GLOO,), "Gloo uses TCP over ens192, although mlx5_0:1 (Ethernet) is active", "with NCCL"),
         ((GLOO, SOCKETS), "NCCL uses TCP over ens192, although", "let the ranks use /dev/infini"),
     ],
 )
-def test_tcp_where_rdma_is_active(transports, evidence, cure):
+def test_tcp_where_rdma_is_active(transports, evidence, fix):
     """The ranks, the device and the port are named; the saving is at most that of the transfer."""
     (found,) = causes(*transports)
     assert found.evidence.startswith("ranks 0-1: ")
     assert evidence in found.evidence
-    assert cure in found.change
+    assert fix in found.change
     assert (found.bound, found.saving_us) == (True, pytest.approx(12_000))
 
 

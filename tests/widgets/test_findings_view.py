@@ -27,7 +27,7 @@ FINDING = Finding(
     subject="this VM",
     evidence="<64 MiB>",
     why="workers die",
-    cure="`docker run --shm-size=8g`",
+    fix="`docker run --shm-size=8g`",
     source="PyTorch README",
 )
 

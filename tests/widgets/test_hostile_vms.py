@@ -46,8 +46,8 @@ def test_what_is_printable():
 
 @pytest.mark.parametrize(
     "error",
-    [UsageError(ESCAPES), StartFailed(ESCAPES, vm=ESCAPES, cure=ESCAPES), SnapshotError(ESCAPES),
-     HorovodMissing(ESCAPES, vm=ESCAPES, cure=ESCAPES)],
+    [UsageError(ESCAPES), StartFailed(ESCAPES, vm=ESCAPES, fix=ESCAPES), SnapshotError(ESCAPES),
+     HorovodMissing(ESCAPES, vm=ESCAPES, fix=ESCAPES)],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_errors_that_quote(error):

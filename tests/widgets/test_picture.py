@@ -184,7 +184,7 @@ class TestMachine:
         assert "No GPU: no NVIDIA driver" in resources_view(bare)._repr_html_()
 
     def test_findings_have_a_word_next_to_their_sign(self):
-        """Severity is never shown by colour or sign alone; the cure is there."""
+        """Severity is never shown by colour or sign alone; the fix is there."""
         finding = Finding("memlock", "warning", "this VM", "64 KiB", "slow", "ulimit -l", "man")
         html = FindingsView(take_snapshot(), [finding])._repr_html_()
         assert "warning" in html

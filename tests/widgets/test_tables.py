@@ -41,7 +41,7 @@ def test_a_calibration_describes_itself():
 @pytest.mark.parametrize(("number", "words"), [(1, "1 note."), (2, "2 notes.")])
 def test_findings_that_break_nothing_are_notes(number, words):
     """As in the panel."""
-    note = Finding("rule", "info", "vm", "evidence", "why", "cure", "source")
+    note = Finding("rule", "info", "vm", "evidence", "why", "fix", "source")
     assert words in across_verdict({}, [note] * number)
 
 

@@ -227,7 +227,7 @@ class Evidence:
             vms = ", ".join(filter(None, dict.fromkeys(same_vms)))
             texts.append(f"{f'{vms}: ' if vms else ''}{subject}: {evidence}")
         shown = list(matching.values())[:_MAX_FINDINGS]
-        fixes = dict.fromkeys(finding.cure.rstrip(".") for finding in shown)
+        fixes = dict.fromkeys(finding.fix.rstrip(".") for finding in shown)
         return f"; the doctor finds {'; '.join(texts)}" if texts else "", "; ".join(fixes)
 
     # the fabric

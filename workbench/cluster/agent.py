@@ -221,7 +221,7 @@ class Agent:
                 f"gradient-workbench {hello.version} is installed for {python} there, "
                 f"{__version__} runs here",
                 vm=self.name,
-                cure="install the same version there",
+                fix="install the same version there",
             )
 
     def wait_until_attached(self, deadline: float) -> bool:
@@ -252,14 +252,14 @@ class Agent:
             raise StartFailed(
                 f"the working directory cannot be entered: {text}",
                 vm=self.name,
-                cure="make it there, or name another (directory=... for the host)",
+                fix="make it there, or name another (directory=... for the host)",
             )
         if failure := self._backend.import_failure(text, self.name):
             raise failure
         raise StartFailed(
             f"the ranks cannot load what they need: {text}",
             vm=self.name,
-            cure=_fix(text, "install gradient-workbench there again"),
+            fix=_fix(text, "install gradient-workbench there again"),
         )
 
     def wait_until_started(self, slot: int, deadline: float) -> int:
@@ -274,7 +274,7 @@ class Agent:
             raise StartFailed(
                 f"rank process {slot} cannot be started ({reason})",
                 vm=self.name,
-                cure=_fix(reason, "stop other processes there, or ask for fewer ranks"),
+                fix=_fix(reason, "stop other processes there, or ask for fewer ranks"),
             )
         return self._pids[slot]
 

@@ -166,7 +166,7 @@ class Agents:
         links = placement.choose(reachable)
         vms = preflight.Vms(reachable, links, [self.slots[vm] for vm in running])
         for finding in preflight.too_few_gpus(vms):
-            text = f"{finding.subject}: {finding.evidence}. {finding.why} To go on, {finding.cure}."
+            text = f"{finding.subject}: {finding.evidence}. {finding.why} To go on, {finding.fix}."
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         if self.options.hosts is not None:
             self.preflight = preflight.check(vms)
@@ -280,7 +280,7 @@ class Agents:
                 fix = "replace it with %cluster restart"
                 if end.log and end.code != -signal.SIGKILL:
                     raise StartFailed(f"{cause} ({fix}); its log ends:\n{end.log}")
-                raise StartFailed(cause, cure=fix)
+                raise StartFailed(cause, fix=fix)
             if end is not None:
                 reason = end.oom or ("its log ends" if end.log else "its log is empty")
                 raise StartFailed(

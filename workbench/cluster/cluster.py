@@ -315,7 +315,7 @@ class Cluster(Measurements):
             raise StartFailed(
                 f"cannot attach to {saved['name']}: {folder / 'cluster.json'} is damaged, or of "
                 f"another version ({type(error).__name__}: {error})",
-                cure="end its processes, and start another cluster",
+                fix="end its processes, and start another cluster",
             ) from error
         return cluster
 

@@ -159,7 +159,7 @@ class Engines:
         if self.backend.ring_broken and (silent := self.busy_ranks(_GIVE_UP_S)):
             raise StartFailed(
                 f"{phrase(silent, 'does', 'do')} not answer",
-                cure=f"replace {'it' if len(silent) == 1 else 'them'} with %cluster restart "
+                fix=f"replace {'it' if len(silent) == 1 else 'them'} with %cluster restart "
                 f"--ranks {ranks_text(silent)}",
             )
         self.backend.shutdown_ring()
@@ -201,7 +201,7 @@ class Engines:
                         raise
                     raise StartFailed(
                         f"Cannot restart rank {rank}: {lost[vm]}; at the next try: {error.cause}",
-                        cure="go on without that VM with %cluster resize",
+                        fix="go on without that VM with %cluster resize",
                     ) from error
         vm_slots = [members[rank].place for rank in chosen]
         self._regroup([member for member in members if member.info.rank not in chosen], vm_slots)

@@ -236,7 +236,7 @@ class Calls:
                 if number == len(_CONNECT_S):
                     raise StartFailed(
                         f"the ipyparallel controller does not answer ({error})",
-                        cure="end its process, and start another cluster",
+                        fix="end its process, and start another cluster",
                     ) from None
 
     def close(self) -> None:
@@ -319,7 +319,7 @@ class Calls:
                 waiting = [rank for rank in waiting if not calls[rank].done()]
                 raise StartFailed(
                     f"{phrase(waiting)} did not {step_of(name)} within {self._timeout_s:g} s",
-                    cure="replace what does not answer with %cluster restart --ranks "
+                    fix="replace what does not answer with %cluster restart --ranks "
                     f"{ranks_text(waiting)}",
                 )
         self._check(processes)  # a process may have ended after its answer

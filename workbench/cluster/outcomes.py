@@ -213,7 +213,7 @@ def change_failure(error: Exception, wanted: int | None) -> str:
     """Return why a change failed; without the fix if `cluster_failure_reason` adds one."""
     text = reason(error)
     if isinstance(error, StartFailed) and wanted is not None:
-        return text.removesuffix(f": {error.cure}")
+        return text.removesuffix(f": {error.fix}")
     return text
 
 

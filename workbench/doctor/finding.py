@@ -39,7 +39,7 @@ class Finding:
         The value that was read.
     why
         The cost of the setting.
-    cure
+    fix
         The setting or command that fixes it.
     source
         The document on which the rule is based.
@@ -50,7 +50,7 @@ class Finding:
     subject: str
     evidence: str
     why: str
-    cure: str
+    fix: str
     source: str
 
     def __str__(self) -> str:
@@ -78,13 +78,13 @@ def paragraphs(finding: Finding, width: int | None = None) -> str:
     WARNING  eth1
       evidence  MTU 1500
       why       more packets
-      cure      MTU 9000
+      fix      MTU 9000
       source    NVIDIA [roce_mtu]
     """
     parts = {
         "evidence": finding.evidence,
         "why": finding.why,
-        "cure": finding.cure,
+        "fix": finding.fix,
         "source": f"{finding.source} [{finding.rule}]",
     }
     lines = [f"{finding.severity.upper()}  {finding.subject}"]

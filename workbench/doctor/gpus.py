@@ -51,7 +51,7 @@ _IDLE_TOO_LONG_S = 30 * 60
 @rule(
     "error",
     why="Nothing in this VM can use its GPU: training runs on the CPU.",
-    cure="Install the guest driver that matches the host's vGPU manager (for passthrough: the "
+    fix="Install the guest driver that matches the host's vGPU manager (for passthrough: the "
     "data-centre driver), then `sudo modprobe nvidia`. Start a container with `--gpus all` under "
     "the NVIDIA Container Toolkit.",
     source="NVIDIA, Virtual GPU Software User Guide, Installing the guest VM driver",
@@ -77,17 +77,17 @@ def gpu_lost(gpu: Gpu) -> Case | None:
         if not isinstance(value, Unknown):
             continue
         if value.reason.startswith(_LOST):
-            cure = (
+            fix = (
                 "Restart the VM; if it happens again, ask the administrator to check the GPU's "
                 "power, temperature and seat on the host."
             )
-            return Case(value.reason, cure=_SEARCH_XID + cure)
+            return Case(value.reason, fix=_SEARCH_XID + fix)
         if value.reason.startswith(_NEEDS_RESET):
-            cure = (
+            fix = (
                 "`sudo nvidia-smi --gpu-reset -i N` if the VM may do that, otherwise restart the "
                 "VM."
             )
-            return Case(value.reason, cure=_SEARCH_XID + cure)
+            return Case(value.reason, fix=_SEARCH_XID + fix)
     return None
 
 
@@ -95,7 +95,7 @@ def gpu_lost(gpu: Gpu) -> Case | None:
     "warning",
     why="The driver ends a process that hits such an error in its memory, and with it the "
     "training on all ranks.",
-    cure="Save the training, then reset the GPU: `sudo nvidia-smi --gpu-reset -i N` if the VM may "
+    fix="Save the training, then reset the GPU: `sudo nvidia-smi --gpu-reset -i N` if the VM may "
     "do that, otherwise restart the VM. If errors come back, ask the administrator to run "
     "NVIDIA's field diagnostic.",
     source="NVIDIA, GPU Memory Error Management",
@@ -108,7 +108,7 @@ def ecc_errors(gpu: Gpu) -> Case | None:
         return None
     if ecc.remapping_failed is True:
         evidence = "a row of memory with errors could not be remapped"
-        return Case(evidence, severity="error", cure=_REPLACE)
+        return Case(evidence, severity="error", fix=_REPLACE)
     problems = []
     if isinstance(ecc.volatile_uncorrected, int) and ecc.volatile_uncorrected > 0:
         problems.append(
@@ -129,11 +129,11 @@ def throttled(gpu: Gpu) -> Case | None:
     reasons = [reason for reason in clocks.held_by if reason in _THROTTLING]
     if not reasons:
         return None
-    severity, cure = next(_THROTTLING[reason] for reason in _THROTTLING if reason in reasons)
+    severity, fix = next(_THROTTLING[reason] for reason in _THROTTLING if reason in reasons)
     return Case(
         f"clocks are held down by: {', '.join(reasons)}",
         severity=severity,
-        cure=cure,
+        fix=fix,
         why="Every step waits for the slowest rank: one GPU at lower clocks slows all ranks down."
         if severity == "warning"
         else "At full load a GPU may well run at its power cap; one with a lower cap than the "
@@ -145,7 +145,7 @@ def throttled(gpu: Gpu) -> Case | None:
     "warning",
     why="Batches from the host, and gradients if there is no NVLink, cross this link at a "
     "fraction of its speed.",
-    cure="`nvidia-smi -q | grep -A8 'GPU Link Info'` under load; then ask the administrator to "
+    fix="`nvidia-smi -q | grep -A8 'GPU Link Info'` under load; then ask the administrator to "
     "reseat card and riser and to check the slot's settings in the BIOS.",
     source="NVIDIA, nvidia-smi documentation, GPU Link information",
 )
@@ -181,7 +181,7 @@ def _is_busy(gpu: Gpu) -> bool:
     "info",
     why="The first process after a pause waits until the GPU is initialised again, and settings "
     "made with nvidia-smi are lost.",
-    cure="`sudo systemctl enable --now nvidia-persistenced`; if that service is missing, "
+    fix="`sudo systemctl enable --now nvidia-persistenced`; if that service is missing, "
     "`sudo nvidia-smi -pm 1` after each start.",
     source="NVIDIA, Driver Persistence",
 )
@@ -195,7 +195,7 @@ def persistence_mode_off(gpu: Gpu) -> Case | None:
     "info",
     why="One rank per GPU works; a second rank, or the notebook's own kernel, that uses the same "
     "GPU gets an error.",
-    cure="`sudo nvidia-smi -c DEFAULT` for all GPUs of this VM (with `-i N` for one).",
+    fix="`sudo nvidia-smi -c DEFAULT` for all GPUs of this VM (with `-i N` for one).",
     source="NVIDIA, nvidia-smi documentation, compute mode",
 )
 @each_gpu
@@ -212,7 +212,7 @@ def compute_mode(gpu: Gpu) -> Case | None:
     "error",
     why="They are one machine under two names, or two containers with one GPU: their ranks share "
     "its memory and its time, and NCCL stops if it detects that (Duplicate GPU detected).",
-    cure="Name each VM once in `--hosts`; give each container GPUs of its own "
+    fix="Name each VM once in `--hosts`; give each container GPUs of its own "
     "(`docker run --gpus '\"device=1\"'`).",
     source="NVIDIA, NCCL, src/init.cc, Duplicate GPU detected",
 )
@@ -231,7 +231,7 @@ def same_gpu_twice(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
 @rule(
     "info",
     why="Other users cannot use this memory and, in a shared pool, this GPU.",
-    cure="`nvidia-smi` lists the processes on it; end them, or ask their owner.",
+    fix="`nvidia-smi` lists the processes on it; end them, or ask their owner.",
     source="NVIDIA, nvidia-smi documentation, Utilization; PyTorch, CUDA semantics, "
     "Memory management",
 )
@@ -250,7 +250,7 @@ def gpu_idle(sample: Sample) -> Iterator[Case]:
             + (f": {words}" if words else ""),
             f"GPU {gpu.index}",
             severity="warning" if gpu.idle_s >= _IDLE_TOO_LONG_S else "info",
-            cure=" ".join(dict.fromkeys(map(_how_to_free, users))) or None,
+            fix=" ".join(dict.fromkeys(map(_how_to_free, users))) or None,
         )
 
 

@@ -42,7 +42,7 @@ def probe_failed(snapshot: Snapshot) -> Iterator[Case]:
             yield Case(
                 f"could not be read: {probe.reason} (after {probe.elapsed_ms:.0f} ms)",
                 _SUBJECTS.get(name, name),
-                cure=_PROBE_FIXES.get(name, "Read `dmesg`."),
+                fix=_PROBE_FIXES.get(name, "Read `dmesg`."),
             )
     reasons = _timeouts(snapshot) if snapshot.gpus else []
     if reasons:
@@ -50,7 +50,7 @@ def probe_failed(snapshot: Snapshot) -> Iterator[Case]:
             f"only partly known: {'; '.join(reasons)}",
             _SUBJECTS["gpus"],
             severity="warning",
-            cure=_PROBE_FIXES["gpus"],
+            fix=_PROBE_FIXES["gpus"],
         )
 
 
@@ -67,7 +67,7 @@ def _timeouts(snapshot: Snapshot) -> list[str]:
     why="Each reading accesses a device, which a hypervisor has to emulate, where the CPU's "
     "counter is only a register. Whatever reads the time often, such as profilers and data "
     "loading, gets slower.",
-    cure="`cat /sys/devices/system/clocksource/clocksource0/available_clocksource` lists the "
+    fix="`cat /sys/devices/system/clocksource/clocksource0/available_clocksource` lists the "
     "clock sources of this VM. If tsc, kvm-clock or hyperv_clocksource_tsc_page is among them, "
     "choose it: `echo NAME | sudo tee "
     "/sys/devices/system/clocksource/clocksource0/current_clocksource`. Otherwise "
@@ -86,7 +86,7 @@ def clock_source(snapshot: Snapshot) -> Iterator[Case]:
     "info",
     why="Above the limit the kernel kills a process of the group, a rank or this kernel, even "
     "though the VM has free memory. Files in /dev/shm count too.",
-    cure="`docker run --memory=...`; in Kubernetes `resources.limits.memory` of the container; "
+    fix="`docker run --memory=...`; in Kubernetes `resources.limits.memory` of the container; "
     "`MemoryMax=` of a systemd service; `mem_limit` of JupyterHub's spawner. If the limit is "
     "intended, use fewer DataLoader workers and prefetched batches.",
     source="Linux kernel, Documentation/admin-guide/cgroup-v2.rst, memory.max",
@@ -108,7 +108,7 @@ def memory_limit(snapshot: Snapshot) -> Iterator[Case]:
     "warning",
     why="DataLoader workers and NCCL pass data through /dev/shm: once it is full, workers die "
     "with a bus error, or NCCL fails to start.",
-    cure="`docker run --shm-size=8g` (or `--ipc=host`); in Kubernetes an emptyDir with "
+    fix="`docker run --shm-size=8g` (or `--ipc=host`); in Kubernetes an emptyDir with "
     "`medium: Memory` on /dev/shm; on a VM `mount -o remount,size=8g /dev/shm`.",
     source="PyTorch README, Docker image; NVIDIA, NCCL User Guide, Troubleshooting",
 )
@@ -126,7 +126,7 @@ def shm_size(snapshot: Snapshot) -> Iterator[Case]:
     "error",
     why="RDMA must lock the memory it reads and writes: registering buffers fails "
     "(`ibv_reg_mr ... Cannot allocate memory`), and NCCL stops.",
-    cure="`* - memlock unlimited` in /etc/security/limits.conf and a new login; "
+    fix="`* - memlock unlimited` in /etc/security/limits.conf and a new login; "
     "`--ulimit memlock=-1` for a container; `LimitMEMLOCK=infinity` for a systemd service.",
     source="NVIDIA, NCCL User Guide, Troubleshooting",
 )
@@ -144,7 +144,7 @@ def memlock_limit(snapshot: Snapshot) -> Iterator[Case]:
     "warning",
     why="DataLoader workers pass tensors as file descriptors and keep many of them open: with "
     "many workers and tensors they fail with `Too many open files`.",
-    cure="`ulimit -n 65536` before JupyterLab and the ranks start, or "
+    fix="`ulimit -n 65536` before JupyterLab and the ranks start, or "
     "`* - nofile 65536` in /etc/security/limits.conf; `--ulimit nofile=65536` for a container; "
     "`LimitNOFILE=65536` for a systemd service. If it cannot be raised: "
     '`torch.multiprocessing.set_sharing_strategy("file_system")`.',
@@ -165,7 +165,7 @@ def open_files_limit(snapshot: Snapshot) -> Iterator[Case]:
 @rule(
     "info",
     why="No further device of this kind can be added to the VM in these releases.",
-    cure="No change is needed. For more devices ask for a newer release of vSphere with its "
+    fix="No change is needed. For more devices ask for a newer release of vSphere with its "
     "virtual hardware version, or for more VMs.",
     source="Broadcom, knowledge article 309986, Configuring VMDirectPath I/O passthrough devices; "
     "VMware, vSphere Virtual Machine Administration 7.0 and 8.0, Hardware Features Available with "

@@ -155,7 +155,7 @@ def _hypervisor(snapshot: Snapshot) -> str | None:
     name="gpus_unlike",
     why="Ranks are distributed by GPU: the VM with the fewest GPUs limits a cluster of equal VMs, "
     "and additional GPUs stay idle.",
-    cure="Ask for VMs with the same GPUs, or set how many ranks each VM runs "
+    fix="Ask for VMs with the same GPUs, or set how many ranks each VM runs "
     "(`%cluster start --hosts vm1:4,vm2:8`).",
     source="Horovod, Run Horovod: hosts and slots",
 )
@@ -175,7 +175,7 @@ def gpu_count_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
     "info",
     name="machines_unlike",
     why="The VM with the least memory limits the workers and the caches of the data loaders.",
-    cure=_VM_FIX,
+    fix=_VM_FIX,
     source=_VM_SOURCE,
 )
 def memory_mismatch(snapshots: Mapping[str, Snapshot]) -> list[Case]:
@@ -196,7 +196,10 @@ def memory_mismatch(snapshots: Mapping[str, Snapshot]) -> list[Case]:
 
 
 def _vm_must_match(
-    severity: Severity, read: Read, compared: str, why: str
+    severity: Severity,
+    read: Read,
+    compared: str,
+    why: str,  # language: a field of findings
 ) -> Rule[Mapping[str, Snapshot]]:
     return must_match(
         "machines_unlike",
@@ -204,7 +207,7 @@ def _vm_must_match(
         read,
         compared=compared,
         why=why,
-        cure=_VM_FIX,
+        fix=_VM_FIX,
         source=_VM_SOURCE,
     )
 
@@ -220,7 +223,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "them",
         why="Every step waits for the slowest rank: faster GPUs, and those with more memory, work "
         "at the pace and with the batch of the others.",
-        cure="Ask for VMs of one kind: the same model in the same form, vGPUs of the same profile.",
+        fix="Ask for VMs of one kind: the same model in the same form, vGPUs of the same profile.",
         source="PyTorch, DistributedDataParallel: ranks in step",
     ),
     must_match(
@@ -230,7 +233,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         compared="the versions of the NVIDIA driver and of its CUDA",
         why="A program built for the newer CUDA does not start on the older driver, and NCCL may "
         "choose different transports, so that errors occur on one VM only.",
-        cure="Install the same driver on every VM; for a vGPU one that matches the host's "
+        fix="Install the same driver on every VM; for a vGPU one that matches the host's "
         "(`nvidia-smi --query-gpu=driver_version --format=csv`).",
         source="NVIDIA, CUDA Compatibility; Virtual GPU Software, Release Notes",
     ),
@@ -243,7 +246,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
             compared=compared,
             why="Within the VM that has less, gradients go over PCIe or through host memory; the "
             "ranks of all other VMs wait for it.",
-            cure="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` on those VMs; for vGPUs "
+            fix="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` on those VMs; for vGPUs "
             "ask whether all come from device groups of one size with NVLink.",
             source="NVIDIA, NCCL User Guide, Troubleshooting, GPU-to-GPU communication",
         )
@@ -259,7 +262,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         compared="whether ECC is on",
         why="With ECC off, memory errors enter the gradients of all ranks unnoticed; on some "
         "boards ECC costs memory and bandwidth.",
-        cure="The same on all: `sudo nvidia-smi -e 1`, then a reset or restart.",
+        fix="The same on all: `sudo nvidia-smi -e 1`, then a reset or restart.",
         source="NVIDIA, nvidia-smi documentation, ECC Mode",
     ),
     *RDMA_MISMATCHES,
@@ -272,7 +275,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         why="NCCL searches rings and trees over what every rank reports: if one VM shows another "
         "machine than the rest, all use the slower common denominator, or GPUDirect RDMA is used "
         "on one side only.",
-        cure="The same file on every VM of a kind, and the same `NCCL_TOPO_FILE=FILE` in the "
+        fix="The same file on every VM of a kind, and the same `NCCL_TOPO_FILE=FILE` in the "
         "environment or in /etc/nccl.conf.",
         source="NVIDIA, NCCL User Guide, Environment Variables, NCCL_TOPO_FILE",
     ),

@@ -40,7 +40,7 @@ def rdma_unused(snapshot: Snapshot) -> Iterator[Case]:
         yield Case(
             f"{'='.join(setting)} is set, and {len(active)} RDMA {ports} active",
             ", ".join(str(nic.rdma_device) for nic in active),
-            cure=f"{_unset(*setting)}.",
+            fix=f"{_unset(*setting)}.",
             source=f"NVIDIA, NCCL User Guide, {setting[0]}",
         )
 
@@ -56,7 +56,7 @@ def nccl_p2p_disabled(snapshot: Snapshot) -> Iterator[Case]:
     if len(snapshot.gpus) > 1 and setting:
         yield Case(
             f"{'='.join(setting)} is set, with {len(snapshot.gpus)} GPUs",
-            cure=f"{_unset(*setting)}. NVIDIA intends it for debugging, not for production.",
+            fix=f"{_unset(*setting)}. NVIDIA intends it for debugging, not for production.",
             source=f"NVIDIA, NCCL User Guide, {setting[0]}",
         )
 
@@ -82,7 +82,7 @@ def nccl_shm_disabled(snapshot: Snapshot) -> Iterator[Case]:
     if len(snapshot.gpus) > 1 and value is not None and is_on(value):
         yield Case(
             f"{name}={value} is set, with {len(snapshot.gpus)} GPUs",
-            cure=f"{_unset(name, value)}. If it was set because /dev/shm was too small, increase "
+            fix=f"{_unset(name, value)}. If it was set because /dev/shm was too small, increase "
             "that: `--shm-size=8g`.",
         )
 
@@ -111,8 +111,8 @@ def nccl_setting_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
             return f"no {name}" if setting is None else f"{name}={setting}"
 
         for case in mismatch_cases(readable, value):
-            cure = (
+            fix = (
                 f"{name} the same on every VM, or nowhere: in the environment that the ranks "
                 "start with and in /etc/nccl.conf."
             )
-            yield replace(case, cure=cure)
+            yield replace(case, fix=fix)

@@ -25,7 +25,7 @@ _LINKS_OF_MODEL = {
     "warning",
     why="An allreduce inside this VM is as fast as the GPU with the fewest links. If the VM has "
     "only some GPUs of a board, the links to the other GPUs may be off on purpose.",
-    cure="`nvidia-smi nvlink --status` and `nvidia-smi nvlink -e` (errors per link); search "
+    fix="`nvidia-smi nvlink --status` and `nvidia-smi nvlink -e` (errors per link); search "
     "`dmesg` for Xid 74. Check that all bridges are seated. Ask the administrator to reset the "
     "GPU or restart the host.",
     source="NVIDIA, XID Errors, Xid catalog",
@@ -50,7 +50,7 @@ def _links_down(gpu: Gpu) -> Case | None:
 @rule(
     "warning",
     why="Each missing link takes its share of the bandwidth to the other GPUs.",
-    cure="`nvidia-smi nvlink --status`; search `dmesg` for Xid 74, and ask the administrator "
+    fix="`nvidia-smi nvlink --status`; search `dmesg` for Xid 74, and ask the administrator "
     "whether links were switched off for this VM (which has only some GPUs of a board) or have "
     "failed.",
     source="NVIDIA, data sheets of V100, A100 and H100; XID Errors, Xid catalog",
@@ -89,7 +89,7 @@ def bridged_pairs(snapshot: Snapshot) -> Iterator[Case]:
     yield Case(
         f"NVLink joins the pairs {pair_texts}, and nothing joins the pairs to one another",
         gpu_names(index for pair in pairs for index in pair),
-        cure="Train on one pair if that is enough, for example with "
+        fix="Train on one pair if that is enough, for example with "
         f"`CUDA_VISIBLE_DEVICES={pairs[0][0]},{pairs[0][1]}`; for all GPUs at NVLink's speed ask "
         "for a board with NVSwitch (HGX).",
     )
@@ -109,7 +109,7 @@ def _partner(gpu: Gpu) -> str | None:
     "error",
     why="CUDA does not start before Fabric Manager has configured the NVSwitches "
     "(cudaErrorSystemNotReady); a GPU that fails to register has no peer-to-peer over NVLink.",
-    cure="If the VM has all GPUs and the NVSwitches: `sudo systemctl restart "
+    fix="If the VM has all GPUs and the NVSwitches: `sudo systemctl restart "
     "nvidia-fabricmanager`, in the version of the driver. If the host has the NVSwitches: ask "
     "the administrator to check Fabric Manager there. `nvidia-smi -q | grep -A2 Fabric` shows "
     "the state.",
@@ -131,7 +131,7 @@ def fabric_not_ready(gpu: Gpu) -> Case | None:
 @rule(
     "warning",
     why="Gradients between these GPUs go over PCIe or through host memory.",
-    cure="`nvidia-smi topo -p2p n` and `nvidia-smi nvlink --status`; on a board with NVSwitches, "
+    fix="`nvidia-smi topo -p2p n` and `nvidia-smi nvlink --status`; on a board with NVSwitches, "
     "Fabric Manager must run in the version of the driver: "
     "`systemctl status nvidia-fabricmanager`.",
     source="NVIDIA, Fabric Manager User Guide",
@@ -158,7 +158,7 @@ def p2p_refused(snapshot: Snapshot) -> Iterator[Case]:
             yield Case(
                 f"{evidence}, though their profiles permit it",
                 subject,
-                cure="Ask the administrator whether the vGPUs come from one device group and are "
+                fix="Ask the administrator whether the vGPUs come from one device group and are "
                 "on GPUs that NVLink joins.",
                 source="NVIDIA AI Enterprise, Peer-To-Peer (P2P) CUDA Transfers",
             )

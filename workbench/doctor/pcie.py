@@ -46,7 +46,7 @@ def gpu_nic_too_far(snapshot: Snapshot) -> Iterator[Case]:
         yield Case(
             f"no RDMA port is near enough; the nearest: {first_of(names)}, where {reason}",
             gpu_names_at(snapshot, gpus),
-            cure=_distance_fix(reason),
+            fix=_distance_fix(reason),
         )
 
 
@@ -71,7 +71,7 @@ def _distance_fix(reason: str) -> str:
     "warning",
     why="NCCL then uses no GPUDirect RDMA: data for other VMs is copied through host memory, "
     "which costs CPU time and bandwidth.",
-    cure="`sudo modprobe nvidia_peermem` (after NVIDIA's network driver, DOCA-OFED; "
+    fix="`sudo modprobe nvidia_peermem` (after NVIDIA's network driver, DOCA-OFED; "
     "`/etc/modules-load.d/nvidia-peermem.conf` makes it permanent), or NVIDIA's open kernel "
     "modules on Linux 5.12 or newer, which use dma-buf.",
     source="NVIDIA, GPU Operator documentation, GPUDirect RDMA; NVIDIA driver README, "
@@ -143,7 +143,7 @@ def acs_redirect(snapshot: Snapshot) -> Iterator[Case]:
         commands = (f"`sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000`" for bridge in bridges)
         yield Case(
             f"ACS at {', '.join(bridges)} redirects traffic between {first_of(pairs)}",
-            cure="Switch IO virtualisation (VT-d, AMD-Vi) off in the BIOS if no VM needs it, or "
+            fix="Switch IO virtualisation (VT-d, AMD-Vi) off in the BIOS if no VM needs it, or "
             f"after every start: {'; '.join(commands)}.",
         )
 
@@ -170,7 +170,7 @@ def _redirecting_bridges(pcie: Pcie, pair: GpuDirect) -> list[str]:
     "warning",
     why="In a VM, traffic between GPU and NIC goes up to the CPU's IOMMU unless the NIC "
     "translates addresses itself: GPUDirect RDMA stays below its full speed.",
-    cure="On the host: `mlxconfig -d DEVICE set ATS_ENABLED=true` for each NIC, restart the "
+    fix="On the host: `mlxconfig -d DEVICE set ATS_ENABLED=true` for each NIC, restart the "
     "host (not the VM alone), and check for `Enable+` in `lspci -vvv | grep ATSCtl`.",
     source="NVIDIA, NCCL User Guide, Troubleshooting; NVIDIA AI Enterprise, Optimizing VM "
     "Configuration for AI Inference, ATS and ACS configuration",
@@ -212,7 +212,7 @@ def gpu_on_other_numa_node(snapshot: Snapshot) -> Iterator[Case]:
             f"on NUMA node {node}; this process may run on CPUs of node "
             f"{', '.join(map(str, usable))} only",
             gpu_names(indices),
-            cure=f"Start the rank with `numactl --cpunodebind={node} --membind={node}`; give a "
+            fix=f"Start the rank with `numactl --cpunodebind={node} --membind={node}`; give a "
             "container those CPUs (`--cpuset-cpus`; in Kubernetes the Topology Manager's policy "
             "`single-numa-node`). NCCL_IGNORE_CPU_AFFINITY=1 lets NCCL's own threads follow the "
             "GPU if CPUs are bound by affinity alone.",
@@ -223,7 +223,7 @@ def gpu_on_other_numa_node(snapshot: Snapshot) -> Iterator[Case]:
     "info",
     why="NCCL and this workbench cannot see which GPUs, NICs and CPUs are near each other: they "
     "treat distances as equal even if they are not.",
-    cure="Ask for NUMA nodes of PCI devices in the VM (QEMU: `-device pxb-pcie,numa_node=N` above "
+    fix="Ask for NUMA nodes of PCI devices in the VM (QEMU: `-device pxb-pcie,numa_node=N` above "
     "them), or for the host's topology file, and set NCCL_TOPO_FILE to it.",
     source="QEMU, docs/pci_expander_bridge.txt; NVIDIA, NCCL User Guide, NCCL_TOPO_FILE",
 )

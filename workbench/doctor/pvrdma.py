@@ -43,7 +43,7 @@ def pvrdma_without_device(snapshot: Snapshot) -> Iterator[Case]:
         yield Case(
             f"the PVRDMA adapter {device.address} has no RDMA device"
             + _reason_text(snapshot, partner, partner_address),
-            cure="Ask the administrator to remove the adapter and to add it again as a network "
+            fix="Ask the administrator to remove the adapter and to add it again as a network "
             "adapter of type PVRDMA, which creates both functions."
             if _is_no_vmxnet3(partner)
             else f"{_modules_to_load(snapshot, partner_address)}`dmesg | grep -i pvrdma` shows why "
@@ -98,7 +98,7 @@ def pvrdma_without_ip(snapshot: Snapshot) -> Iterator[Case]:
                 f"all {len(nic.gids)} entries of its GID table are link-local: "
                 f"{nic.name} has no IP address",
                 f"{nic.rdma_device}",
-                cure=f"`sudo ip addr add ADDRESS/PREFIX dev {nic.name}`, with an address of one "
+                fix=f"`sudo ip addr add ADDRESS/PREFIX dev {nic.name}`, with an address of one "
                 "subnet on all VMs.",
             )
 
@@ -116,7 +116,7 @@ def _is_link_local(gid: Gid) -> bool:
     "GPU memory as dma-buf, so gradients on GPUs pass through host memory. Between two ESXi hosts "
     "it uses TCP if one of them has no RDMA adapter as uplink of the distributed switch, which "
     "the guest does not see.",
-    cure="No change is needed. `%fabric matrix` measures each pair of VMs: one at the rate of TCP "
+    fix="No change is needed. `%fabric matrix` measures each pair of VMs: one at the rate of TCP "
     "has fallen back. For counters and GPUDirect RDMA ask for a passthrough adapter or "
     "an SR-IOV virtual function (which gives up vMotion).",
     source="Linux kernel, drivers/infiniband/hw/vmw_pvrdma/pvrdma_main.c, pvrdma_dev_ops; "
@@ -160,7 +160,7 @@ PVRDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         why="PVRDMA reaches adapters of another kind (native endpoints) only from vSphere 7.0 "
         "Update 1 on, with virtual hardware version 18 and an adapter that supports RDMA "
         "namespaces. Otherwise these VMs use TCP with each other.",
-        cure="Ask for the same kind of adapter on all VMs. `%fabric matrix` shows what each pair "
+        fix="Ask for the same kind of adapter on all VMs. `%fabric matrix` shows what each pair "
         "reaches.",
         source=_SUPPORT,
     ),
@@ -172,7 +172,7 @@ PVRDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         why="PVRDMA works between VMs on one vSphere Distributed Switch. Different subnets are "
         "usually different port groups or VLANs: RoCE v1 does not reach the other one, and RoCE "
         "v2 does only with a router.",
-        cure="Ask for PVRDMA adapters of all VMs in one port group of one distributed switch, and "
+        fix="Ask for PVRDMA adapters of all VMs in one port group of one distributed switch, and "
         "give them addresses of one subnet.",
         source=_SUPPORT,
     ),

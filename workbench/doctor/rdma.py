@@ -47,7 +47,7 @@ def rdma_port_not_active(snapshot: Snapshot) -> Iterator[Case]:
         yield Case(
             f"port {nic.rdma_port} is in state {nic.state}",
             f"{nic.rdma_device}",
-            cure="The link is up but no subnet manager has configured it: ask the administrator "
+            fix="The link is up but no subnet manager has configured it: ask the administrator "
             "to start one (`systemctl start opensm` on one node, or on the switch)."
             if needs_subnet_manager
             else PVRDMA_DOWN.format(nic.name)
@@ -81,7 +81,7 @@ def rdma_port_slow(snapshot: Snapshot) -> Iterator[Case]:
                 yield Case(
                     f"runs at {rate:g} Gb/s; another {nic.hca_type} of this VM at {best:g} Gb/s",
                     f"{nic.rdma_device}",
-                    cure="Ask the administrator to compare cable, switch port and firmware of the "
+                    fix="Ask the administrator to compare cable, switch port and firmware of the "
                     f"two ports (`mlxlink -d {nic.pci_address}` shows the rates that both ends "
                     "allow).",
                 )
@@ -100,7 +100,7 @@ def roce_mtu(snapshot: Snapshot) -> Iterator[Case]:
             yield Case(
                 f"MTU {nic.mtu} on a RoCE link",
                 nic.name,
-                cure=f"`sudo ip link set dev {nic.name} mtu 9000` in every VM, and the same on "
+                fix=f"`sudo ip link set dev {nic.name} mtu 9000` in every VM, and the same on "
                 "the virtual switch and the physical switches between them.",
             )
 
@@ -121,7 +121,7 @@ def rdma_without_device_nodes(snapshot: Snapshot) -> Iterator[Case]:
     yield Case(
         f"sysfs shows {', '.join(rdma)}, but /dev/infiniband has no uverbs device",
         f"the {container} container" if in_container else "this VM",
-        cure=_CONTAINER_FIX
+        fix=_CONTAINER_FIX
         if in_container
         else "`sudo modprobe ib_uverbs`, and to make it permanent `ib_uverbs` as a line in "
         f"/etc/modules-load.d. In a container: {_CONTAINER_FIX}",
@@ -150,7 +150,7 @@ def roce_without_v2_gid(snapshot: Snapshot) -> Iterator[Case]:
         yield Case(
             f"port {nic.rdma_port} is active, but {entries}",
             f"{nic.rdma_device}",
-            cure="The adapter is set to RoCE v1. For VMware PVRDMA choose RoCE v2 as the "
+            fix="The adapter is set to RoCE v1. For VMware PVRDMA choose RoCE v2 as the "
             "adapter's device protocol in the VM's settings; otherwise ask the administrator for "
             "the adapter's RoCE mode. Until then keep the VMs in one Ethernet network."
             if nic.gids
@@ -179,7 +179,7 @@ def roce_v1_gid(snapshot: Snapshot) -> Iterator[Case]:
             f"{setting} is set, and entry {gid.index} of its GID table is {gid.type}; "
             f"entry {better.index} is {better.type}",
             f"{nic.rdma_device}",
-            cure=f"`unset {setting.partition('=')[0]}`: NCCL 2.21 and later find a RoCE v2 entry "
+            fix=f"`unset {setting.partition('=')[0]}`: NCCL 2.21 and later find a RoCE v2 entry "
             f"without it. For an older NCCL: `export {_GID_INDEX}=N` with the entry that is "
             "RoCE v2 and has the port's IPv4 address (`show_gids`) on every VM.",
         )
@@ -217,7 +217,7 @@ def rdma_errors(sample: Sample) -> Iterator[Case]:
                 nic.name,
                 why="The signal on the cable is bad: packets are sent again, and the link may go "
                 "down.",
-                cure="Ask the administrator to check the cable and the transceiver "
+                fix="Ask the administrator to check the cable and the transceiver "
                 "(`mlxlink -d DEVICE -c -e` on the host).",
             )
         elif lost:
@@ -226,7 +226,7 @@ def rdma_errors(sample: Sample) -> Iterator[Case]:
                 nic.name,
                 why="Packets are lost: RDMA sends everything after a lost packet again, and every "
                 "rank waits.",
-                cure="On RoCE, configure PFC or ECN on every switch and port between the VMs: "
+                fix="On RoCE, configure PFC or ECN on every switch and port between the VMs: "
                 "`mlnx_qos -i INTERFACE` shows the port's settings; on InfiniBand ask for the "
                 "fabric's counters.",
             )

@@ -83,26 +83,31 @@ def link_layer_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
     for case in mismatch_cases(snapshots, _of_each_port(_link_layer)):
         severity: Severity = "info"
         cost = f"Collectives use {common}, which all VMs have; the other ports are excluded."
-        cure = "No change is needed."
+        fix = "No change is needed."
         if common is None:
             severity = "error"
             cost = (
                 "InfiniBand and RoCE cannot communicate with each other: the ranks find no common "
                 "network, or fall back to TCP."
             )
-            cure = "Ask for VMs on one fabric, or leave the other VMs out of `--hosts`."
+            fix = "Ask for VMs on one fabric, or leave the other VMs out of `--hosts`."
         elif any(common_layer([vm]) not in (None, common) for vm in snapshots.values()):
             severity = "warning"
             cost = (
                 f"Collectives use {common}, which all VMs have; the faster ports of some VMs are "
                 "not used."
             )
-            cure = "Ask for VMs whose fastest ports have the same link layer."
-        yield replace(case, severity=severity, why=cost, cure=cure)
+            fix = "Ask for VMs whose fastest ports have the same link layer."
+        yield replace(case, severity=severity, why=cost, fix=fix)
 
 
 def _must_match_on_common_layer(
-    severity: Severity, read: Read, *, compared: str, why: str, cure: str
+    severity: Severity,
+    read: Read,
+    *,
+    compared: str,
+    why: str,  # language: a field of findings
+    fix: str,
 ) -> Rule[Mapping[str, Snapshot]]:
     """Return the rule that a value of RDMA ports must be the same on all VMs.
 
@@ -117,7 +122,7 @@ def _must_match_on_common_layer(
         )
 
     check.__doc__ = f"Compare {compared}, of the link layer that all VMs have."
-    return Rule(_NAME, check, severity, why, cure, _SOURCE)
+    return Rule(_NAME, check, severity, why, fix, _SOURCE)
 
 
 def _without_other_layers(snapshot: Snapshot, layer: str | None) -> Snapshot:
@@ -134,7 +139,7 @@ def _without_other_layers(snapshot: Snapshot, layer: str | None) -> Snapshot:
 @rule(
     "warning",
     name="nic_sets_unlike",
-    cure="The same ports in the same order on every VM (`rdma link`), NCCL_IB_HCA the same or "
+    fix="The same ports in the same order on every VM (`rdma link`), NCCL_IB_HCA the same or "
     "nowhere, and in containers all of /dev/infiniband. Otherwise exclude on each VM what the "
     "others do not have: `NCCL_IB_HCA=^=mlx5_3`.",
     source="NVIDIA/nccl, issues 1277, 1363 and 2428",
@@ -208,7 +213,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         why="If one VM has no RDMA, or fewer ports, the others fall back to what it has: TCP, or "
         "fewer links. NCCL pairs ports by their order: with one more on one side, ranks may wait "
         "without end (NVIDIA/nccl, issues 1277 and 2428).",
-        cure="`ibv_devinfo` and `rdma link` on those VMs; ask the administrator for the missing "
+        fix="`ibv_devinfo` and `rdma link` on those VMs; ask the administrator for the missing "
         "port or virtual function.",
     ),
     _must_match_on_common_layer(
@@ -216,7 +221,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         _of_each_port(_rate),
         compared="the rates of the active RDMA ports",
         why="Every collective is as fast as the slowest link in its ring.",
-        cure="`ibstat` or `ethtool` on those VMs; ask the administrator to check the cable, the "
+        fix="`ibstat` or `ethtool` on those VMs; ask the administrator to check the cable, the "
         "switch port or the virtual function's rate limit (`ip link show`, max_tx_rate).",
     ),
     _must_match_on_common_layer(
@@ -225,14 +230,14 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         compared="the MTUs of the active RDMA ports",
         why="Over TCP, frames above the smaller MTU are lost; RoCE uses the smaller one for each "
         "connection, and is slower for it.",
-        cure="The same on every VM: `sudo ip link set dev INTERFACE mtu 9000`, and on the switch.",
+        fix="The same on every VM: `sudo ip link set dev INTERFACE mtu 9000`, and on the switch.",
     ),
     _must_match_on_common_layer(
         "info",
         _of_each_port(_firmware),
         compared="the models and firmware versions of the active RDMA ports",
         why="Errors and rates that occur on some VMs only often come from another firmware.",
-        cure="`mlxfwmanager --query` on the host of each; ask the administrator for the same "
+        fix="`mlxfwmanager --query` on the host of each; ask the administrator for the same "
         "version.",
     ),
     nic_set_mismatch,
@@ -243,7 +248,7 @@ RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         compared="for how many GPUs GPUDirect RDMA is possible",
         why="Ranks whose GPU has no near port copy every gradient through host memory; all others "
         "wait for them.",
-        cure="Compare the matrices of `workbench resources` on those VMs: GPU or port in another "
+        fix="Compare the matrices of `workbench resources` on those VMs: GPU or port in another "
         "place, another topology file, or NCCL_NET_GDR_LEVEL on one VM only.",
         source="NVIDIA, NCCL User Guide, Environment Variables, NCCL_NET_GDR_LEVEL",
     ),

@@ -26,7 +26,7 @@ class Case:
     ----------
     evidence, subject
         As in `Finding`.
-    severity, why, cure, source
+    severity, why, fix, source
         Values for this case, where they differ from the values of the rule.
     """
 
@@ -34,7 +34,7 @@ class Case:
     subject: str = "this VM"
     severity: Severity | None = None
     why: str | None = None
-    cure: str | None = None
+    fix: str | None = None
     source: str | None = None
 
 
@@ -48,7 +48,7 @@ class Rule(Generic[T]):
         Users see it in every finding, and scripts select findings by it.
     check
         Returns a case for each problem. An unknown value is never a problem.
-    severity, why, cure, source
+    severity, why, fix, source
         As in `Finding`. They apply to cases that do not set them.
     """
 
@@ -56,7 +56,7 @@ class Rule(Generic[T]):
     check: Callable[[T], Iterable[Case]]
     severity: Severity
     why: str
-    cure: str
+    fix: str
     source: str
 
     @property
@@ -73,7 +73,7 @@ class Rule(Generic[T]):
                 subject=case.subject,
                 evidence=case.evidence,
                 why=case.why or self.why,
-                cure=case.cure or self.cure,
+                fix=case.fix or self.fix,
                 source=case.source or self.source,
             )
 
@@ -81,8 +81,8 @@ class Rule(Generic[T]):
 def rule(
     severity: Severity,
     *,
-    why: str = "",
-    cure: str = "",
+    why: str = "",  # language: a field of findings
+    fix: str = "",
     source: str = "",
     name: str | None = None,
 ) -> Callable[[Callable[[T], Iterable[Case]]], Rule[T]]:
@@ -90,7 +90,7 @@ def rule(
 
     Examples
     --------
-    >>> @rule("info", why="Training needs a GPU.", cure="Ask for one.", source="PyTorch")
+    >>> @rule("info", why="Training needs a GPU.", fix="Ask for one.", source="PyTorch")
     ... def no_gpu(gpus):
     ...     return [] if gpus else [Case("no GPU")]
     >>> [(finding.rule, finding.evidence) for finding in no_gpu([])]
@@ -100,7 +100,7 @@ def rule(
     """
 
     def decorate(check: Callable[[T], Iterable[Case]]) -> Rule[T]:
-        return Rule(name or check.__name__, check, severity, why, cure, source)
+        return Rule(name or check.__name__, check, severity, why, fix, source)
 
     return decorate
 
@@ -178,7 +178,14 @@ def mismatch_cases(snapshots: Mapping[str, Snapshot], read: Read) -> list[Case]:
 
 
 def must_match(
-    name: str, severity: Severity, read: Read, *, compared: str, why: str, cure: str, source: str
+    name: str,
+    severity: Severity,
+    read: Read,
+    *,
+    compared: str,
+    why: str,  # language: a field of findings
+    fix: str,
+    source: str,
 ) -> Rule[Mapping[str, Snapshot]]:
     """Return a rule that a value must be the same on all VMs; `compared` names the value."""
 
@@ -186,7 +193,7 @@ def must_match(
         return mismatch_cases(snapshots, read)
 
     check.__doc__ = f"Compare {compared}."
-    return Rule(name, check, severity, why, cure, source)
+    return Rule(name, check, severity, why, fix, source)
 
 
 def summary(values: list[str]) -> str | None:

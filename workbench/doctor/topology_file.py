@@ -30,7 +30,7 @@ def _file_state(snapshot: Snapshot) -> TopologyFileState | None:
     "warning",
     why="NCCL believes the tree that the VM shows: it may choose slow paths between GPUs, and not "
     "use GPUDirect RDMA although GPU and port share a switch.",
-    cure="Get the topology file for this kind of VM from the cloud's vendor or the host's "
+    fix="Get the topology file for this kind of VM from the cloud's vendor or the host's "
     "administrator, and name it in every VM: `NCCL_TOPO_FILE=FILE`, in the environment or in "
     "/etc/nccl.conf.",
     source="NVIDIA, NCCL User Guide, Troubleshooting, Topology detection",
@@ -65,7 +65,7 @@ def _devices_without_switch(pcie: Pcie) -> tuple[int, int]:
 @rule(
     "warning",
     why="NCCL then believes the tree that the VM shows, and may not use GPUDirect RDMA.",
-    cure="Get the file again from the cloud's vendor or the host's administrator, and name it: "
+    fix="Get the file again from the cloud's vendor or the host's administrator, and name it: "
     "`NCCL_TOPO_FILE=FILE`, in the environment or in /etc/nccl.conf, the same in every VM. Or "
     "remove the setting.",
     source=_FILE_SETTING_SOURCE,
@@ -94,7 +94,7 @@ def topology_file_refused(snapshot: Snapshot) -> Iterator[Case]:
     file = snapshot.known_pcie.topology_file
     yield Case(
         f"{file}: {state.why}",
-        cure="Correct that line (no declaration, blanks instead of tabs), or write the file again: "
+        fix="Correct that line (no declaration, blanks instead of tabs), or write the file again: "
         f"`workbench resources --topology {file} --write-topology FILE`.",
     )
 
@@ -124,7 +124,7 @@ def topology_sources_differ(snapshot: Snapshot) -> Iterator[Case]:
     if contradicting:
         yield Case(
             f"the topology file contradicts the PCIe tree of the kernel: {first_of(contradicting)}",
-            cure=f"Compare {pcie.topology_file} with `lspci -tv`; get the file for this "
+            fix=f"Compare {pcie.topology_file} with `lspci -tv`; get the file for this "
             "kind of VM, or unset NCCL_TOPO_FILE.",
         )
 

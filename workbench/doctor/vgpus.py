@@ -32,7 +32,7 @@ def vgpu_without_p2p(snapshot: Snapshot) -> Iterator[Case]:
                 severity="info",
                 why="It works alone; if a second one were added, the two would exchange gradients "
                 "through host memory, not over NVLink.",
-                cure=case.cure,
+                fix=case.fix,
             )
 
 
@@ -50,7 +50,7 @@ def _profile_without_p2p(gpu: Gpu) -> Case | None:
     )
     return Case(
         f"profile {gpu.vgpu_profile}: {reason}",
-        cure="Ask for time-sliced C-series profiles that own the entire frame buffer, such as "
+        fix="Ask for time-sliced C-series profiles that own the entire frame buffer, such as "
         f"{suitable}, all from one device group; or for passthrough.",
     )
 
@@ -66,7 +66,7 @@ def _reason_without_p2p(profile: VgpuProfile) -> str | None:
 @rule(
     "warning",
     why="A vGPU without a licence works at first; after a while the driver slows it down.",
-    cure="Put the licence server's client configuration token into "
+    fix="Put the licence server's client configuration token into "
     "/etc/nvidia/ClientConfigToken, then `sudo systemctl restart nvidia-gridd`; "
     "`nvidia-smi -q | grep -i licen` shows the result, `journalctl -u nvidia-gridd` the reason "
     "if it fails.",
@@ -87,7 +87,7 @@ def vgpu_unlicensed(gpu: Gpu) -> Case | None:
     name="licences_unlike",
     why="After a while the driver slows an unlicensed vGPU down, and every step of all VMs waits "
     "for its ranks.",
-    cure="Copy /etc/nvidia/ClientConfigToken from a VM that is licensed, then "
+    fix="Copy /etc/nvidia/ClientConfigToken from a VM that is licensed, then "
     "`sudo systemctl restart nvidia-gridd` (`journalctl -u nvidia-gridd` shows why it fails).",
     source="NVIDIA, Virtual GPU Client Licensing User Guide",
 )
@@ -115,7 +115,7 @@ def _licences(snapshot: Snapshot) -> str | None:
 @rule(
     "error",
     why="In MIG mode CUDA runs on MIG devices only: without one it finds no GPU here.",
-    cure="To use the entire GPU, switch MIG off: `sudo nvidia-smi -i N -mig 0`. Otherwise create a "
+    fix="To use the entire GPU, switch MIG off: `sudo nvidia-smi -i N -mig 0`. Otherwise create a "
     "device, such as one of the entire GPU: `sudo nvidia-smi mig -i N -cgi 0 -C`.",
     source="NVIDIA, Multi-Instance GPU User Guide, Creating GPU Instances",
 )
@@ -130,7 +130,7 @@ def mig_without_devices(gpu: Gpu) -> Case | None:
     "warning",
     why="MIG devices have no peer-to-peer, and NCCL allows one rank per GPU: with two ranks on "
     "one GPU it stops (Duplicate GPU detected).",
-    cure="Give each MIG device a training of its own, or let the ranks communicate by Gloo, which "
+    fix="Give each MIG device a training of its own, or let the ranks communicate by Gloo, which "
     "goes through host memory. To train as one, ask for entire GPUs: "
     "`sudo nvidia-smi -i N -mig 0` if the VM may do that, with nothing running on it.",
     source="NVIDIA, Multi-Instance GPU User Guide, Application Considerations; NVIDIA/nccl#1716",
@@ -147,7 +147,7 @@ def mig_without_p2p(snapshot: Snapshot) -> Iterator[Case]:
     "warning",
     why="On A100, unified memory disables NVLink for vGPUs: gradients between them go through "
     "host memory.",
-    cure="In the VM's settings on the host, for each vGPU: "
+    fix="In the VM's settings on the host, for each vGPU: "
     "`pciPassthru<n>.cfg.enable_uvm = 0` in vSphere, `enable_uvm=0` in the vGPU's "
     "vgpu_params under KVM. If it is off, ask whether the vGPUs come from one device group on "
     "GPUs that NVLink joins.",

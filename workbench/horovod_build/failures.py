@@ -18,15 +18,15 @@ from workbench.errors import BuildFailed
 
 
 def failed(
-    cause: str, cure: str, *, log: Path | None = None, lines: Sequence[str] = ()
+    cause: str, fix: str, *, log: Path | None = None, lines: Sequence[str] = ()
 ) -> BuildFailed:
     """Create a `BuildFailed` with its cause, what to do, and the lines of the log that show it."""
-    parts = [f"Horovod was not built: {cause}", f"What to do: {cure}"]
+    parts = [f"Horovod was not built: {cause}", f"What to do: {fix}"]
     if lines:
         parts += ["From the log:", *(f"    {line}" for line in lines)]
     if log is not None:
         parts.append(f"Complete log: {log}")
-    return BuildFailed("\n".join(parts), cause=cause, cure=cure)
+    return BuildFailed("\n".join(parts), cause=cause, fix=fix)
 
 
 def install_hint(debian: str, fedora: str) -> str:
@@ -51,14 +51,14 @@ class Diagnosis:
 
     Attributes
     ----------
-    cause, cure
+    cause, fix
         What went wrong, and what to do: a sentence each.
     lines
         The lines of the log that show the cause, oldest first.
     """
 
     cause: str
-    cure: str
+    fix: str
     lines: tuple[str, ...]
 
 
@@ -66,7 +66,7 @@ class Diagnosis:
 class _Rule:
     pattern: str
     cause: str
-    cure: str
+    fix: str
 
 
 _PYTHON = f"python{sysconfig.get_python_version()}"
@@ -175,7 +175,7 @@ def diagnose_log(text: str) -> Diagnosis:
         pattern = re.compile(rule.pattern)
         hits = [number for number, line in enumerate(lines) if pattern.search(line)]
         if hits:
-            return Diagnosis(rule.cause, rule.cure, _around(lines, hits[0]))
+            return Diagnosis(rule.cause, rule.fix, _around(lines, hits[0]))
     return Diagnosis(
         "the compilation failed for an unrecognized reason.",
         "Read the lines below and the complete log; the first error in it is the relevant one.",
@@ -186,7 +186,7 @@ def diagnose_log(text: str) -> Diagnosis:
 def failure_from_log(log: Path) -> BuildFailed:
     """Create the error for a failed command from its log."""
     diagnosis = diagnose_log(log.read_text(encoding="utf-8", errors="replace"))
-    return failed(diagnosis.cause, diagnosis.cure, log=log, lines=diagnosis.lines)
+    return failed(diagnosis.cause, diagnosis.fix, log=log, lines=diagnosis.lines)
 
 
 def _error_lines(lines: list[str]) -> tuple[str, ...]:

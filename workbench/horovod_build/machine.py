@@ -93,10 +93,10 @@ def find_compiler() -> str:
     compiler = next((path for name in names if (path := shutil.which(name))), None)
     if compiler:
         return compiler
-    cure = install_hint("g++ make", "gcc-c++ make")
+    fix = install_hint("g++ make", "gcc-c++ make")
     if wanted:
-        raise failed(f"no C++ compiler: $CXX is {wanted!r}, which is not on the PATH.", cure)
-    raise failed("no C++ compiler: none of c++, g++, clang++ is on the PATH.", cure)
+        raise failed(f"no C++ compiler: $CXX is {wanted!r}, which is not on the PATH.", fix)
+    raise failed("no C++ compiler: none of c++, g++, clang++ is on the PATH.", fix)
 
 
 def require_build_tools(build_folder: Path) -> None:

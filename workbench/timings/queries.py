@@ -147,7 +147,10 @@ class TimingsQueries(TimingsSource):
             )
         return compare(self.rows(), other.rows(), (str(self), str(other)))
 
-    def to_arrow(self, what: Literal["iterations", "collectives"] = "iterations") -> pa.Table:
+    def to_arrow(
+        self,
+        what: Literal["iterations", "collectives"] = "iterations",  # language: a public name
+    ) -> pa.Table:
         """Return the columns of ``to_frame()``, or of ``collectives()``, as an Arrow table.
 
         Unknown figures are null; the unit of each column is in its metadata.

@@ -82,7 +82,7 @@ def _card(finding: Finding) -> str:
     colour = _COLOURS[finding.severity]
     parts = {
         "why": finding.why,
-        "cure": finding.cure,
+        "fix": finding.fix,
         "source": f"{finding.source} [{finding.rule}]",
     }
     rows = "".join(

@@ -30,7 +30,7 @@ class HostsView:
         self._problems = [
             [
                 f"{SIGNS[problem.severity]} {problem.severity}",
-                *map(printable, (problem.subject, problem.evidence, problem.cure)),
+                *map(printable, (problem.subject, problem.evidence, problem.fix)),
             ]
             for problem in problems
         ]
@@ -54,8 +54,7 @@ class HostsView:
             widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
             parts += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         parts += [
-            f"{sign} {vm}: {evidence}\n  cure: {cure}"
-            for sign, vm, evidence, cure in self._problems
+            f"{sign} {vm}: {evidence}\n  fix: {fix}" for sign, vm, evidence, fix in self._problems
         ]
         if not self._problems:
             parts.append(_NO_PROBLEM)
@@ -68,7 +67,7 @@ class HostsView:
         rows = [list(row.values()) for row in self._rows]
         text = table(list(self._rows[0]), rows) if rows else ""
         if self._problems:
-            text += table(["", "VM", "what was found", "cure"], self._problems)
+            text += table(["", "VM", "what was found", "fix"], self._problems)
         else:
             text += f'<p style="font-size:12px;margin:4px 0">{escape(_NO_PROBLEM)}</p>'
         for vm, (snapshot, findings) in self._findings.items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
 _TABLE_ROWS = 1 << 16
-_HEAD = ("saving per iteration", "cause", "evidence", "cure")
+_HEAD = ("saving per iteration", "cause", "evidence", "fix")
 _NO_CAUSE = "Nothing visible here slows down this training by 1 % or more."
 _live_views: WeakKeyDictionary[Cluster, LiveView] = WeakKeyDictionary()
 _live_views_lock = threading.Lock()

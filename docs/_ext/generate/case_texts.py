@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.doctor.finding import SEVERITIES
 
-FIELDS = ("severity", "why", "cure", "source")
+FIELDS = ("severity", "why", "fix", "source")
 _CALLS = ("Case", "replace")
 _DEEPEST = 4
 """Functions that are followed from a check."""

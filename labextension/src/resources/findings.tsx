@@ -37,9 +37,9 @@ export function Findings(props: {
             <dl>
               <dt>{trans.__('Why')}</dt>
               <dd>{finding.why}</dd>
-              <dt>{trans.__('Cure')}</dt>
-              <dd className="jp-gw-Finding-cure">
-                <Cure text={finding.cure} trans={trans} />
+              <dt>{trans.__('Fix')}</dt>
+              <dd className="jp-gw-Finding-fix">
+                <Fix text={finding.fix} trans={trans} />
               </dd>
               <dt>{trans.__('Source')}</dt>
               <dd>{finding.source}</dd>
@@ -57,7 +57,7 @@ export function Findings(props: {
 }
 
 /** A fix; its settings and commands have a button to copy them. */
-function Cure(props: { text: string; trans: TranslationBundle }): JSX.Element {
+function Fix(props: { text: string; trans: TranslationBundle }): JSX.Element {
   const { text, trans } = props;
   return (
     <>

@@ -10,7 +10,7 @@ const finding = record({
   subject: string,
   evidence: string,
   why: string,
-  cure: string,
+  fix: string,
   source: string
 });
 

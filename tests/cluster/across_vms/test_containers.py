@@ -51,7 +51,7 @@ def test_a_survey_uses_the_key(pods):
 
 @pytest.mark.soak
 def test_a_key_that_is_refused(pods, tmp_path):
-    """The container and the cure are named."""
+    """The container and the fix are named."""
     hosts, _, config = pods
     key = tmp_path / "other"
     key.write_text("no key\n")

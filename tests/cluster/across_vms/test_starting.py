@@ -42,7 +42,7 @@ def test_a_python_without_the_package(machines):
 
 
 def test_a_key_that_is_refused(machines, tmp_path):
-    """A VM that does not take the key is named, and the cure."""
+    """A VM that does not take the key is named, and the fix."""
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True
     )
@@ -119,14 +119,14 @@ def test_a_survey_reports_what_differs(unlike):
     assert unlike.snapshots["vm2"].nics[0].name == "ens192"
     shown = repr(HostsView(unlike))
     assert "vm3: MTU differs" in shown
-    assert "cure: check the name" in shown
+    assert "fix: check the name" in shown
 
 
 def test_a_survey_reports_vms_with_other_settings(unlike):
-    """Differences that the doctor finds are listed with the others, with their cure."""
+    """Differences that the doctor finds are listed with the others, with their fix."""
     (problem,) = [problem for problem in differing(unlike) if problem.subject == "vm2"]
     assert problem.evidence == "vm2 has NCCL_PROTO=LL; the other 2 have no NCCL_PROTO"
-    assert "the same on every VM" in problem.cure
+    assert "the same on every VM" in problem.fix
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ REFUSED = {
     ],
 )
 def test_a_survey_and_a_start_say_the_same(machines, surveyed, host, match):
-    """A reason that stops a start is reported with the same VM, cause and cure in a survey."""
+    """A reason that stops a start is reported with the same VM, cause and fix in a survey."""
     name = REFUSED[host]["name"]
     hosts = ["vm3", REFUSED[host]] if host == "name" else [REFUSED[host]]
     cluster = wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config)
@@ -174,6 +174,6 @@ def test_an_interface_that_is_not_there(machines):
 
 def same(problem, error, name):
     """Assert that a survey's finding and the error of a start agree about a VM."""
-    assert (problem.subject, problem.evidence, problem.cure) == (error.vm, error.cause, error.cure)
-    assert (error.vm, bool(error.cure)) == (name, True)
-    assert str(error) == f"{error.vm}: {error.cause}: {error.cure}"
+    assert (problem.subject, problem.evidence, problem.fix) == (error.vm, error.cause, error.fix)
+    assert (error.vm, bool(error.fix)) == (name, True)
+    assert str(error) == f"{error.vm}: {error.cause}: {error.fix}"

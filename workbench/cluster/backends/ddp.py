@@ -46,7 +46,7 @@ class KernelDDPBackend(KernelBackend):
         return StartFailed(
             "PyTorch was built there without torch.distributed",
             vm=vm,
-            cure="install PyTorch there from its own packages",
+            fix="install PyTorch there from its own packages",
         )
 
     @staticmethod

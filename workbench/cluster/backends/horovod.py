@@ -61,7 +61,7 @@ class KernelHorovodBackend(KernelBackend):
         return HorovodMissing(
             f"the ranks cannot load Horovod ({text.splitlines()[-1]})",
             vm=vm,
-            cure="build it there for its PyTorch with `workbench build-horovod`",
+            fix="build it there for its PyTorch with `workbench build-horovod`",
         )
 
     @staticmethod

@@ -99,7 +99,8 @@ class Bundle:
             return
         max_characters = self._characters_left()
         if numeric:
-            text, left_out = content[:max_characters], max(0, len(content) - max_characters)
+            text = content[:max_characters]
+            left_out = max(0, len(content) - max_characters)
         else:
             text, left_out = self.redactor.clean_start(content, max_characters)
         if left_out:

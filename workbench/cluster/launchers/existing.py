@@ -135,7 +135,7 @@ class ExistingLauncher(RelayLauncher):
                     f"gradient-workbench {version} is installed there ({fields['executable']}), "
                     f"and {__version__} here",
                     vm=location,
-                    cure="install the same version, and start its engines again",
+                    fix="install the same version, and start its engines again",
                 )
             engine = ForeignEngine(**fields)
             if engine.python.split(".")[:2] != platform.python_version().split(".")[:2]:
@@ -143,13 +143,13 @@ class ExistingLauncher(RelayLauncher):
                     f"Python {engine.python} runs there ({engine.executable}), and Python "
                     f"{platform.python_version()} here",
                     vm=location,
-                    cure="start its engines with the same version",
+                    fix="start its engines with the same version",
                 )
             if not engine.routes:
                 raise StartFailed(
                     "it does not reach any address of this machine, to which ranks connect",
                     vm=location,
-                    cure="open the firewall between both, for any port",
+                    fix="open the firewall between both, for any port",
                 )
             self._engines_by_number[number] = engine
 
@@ -189,7 +189,7 @@ class ExistingLauncher(RelayLauncher):
             )
             raise StartFailed(
                 f"no address of this machine is reached by all engines ({routes_text})",
-                cure="connect all machines to one network",
+                fix="connect all machines to one network",
             )
         self._saved["address"] = common[0]
         return common[0]
@@ -246,7 +246,7 @@ class ExistingLauncher(RelayLauncher):
                     f"{self._ended_text(host)}, and no others are registered from there. "
                     "Start some",
                     vm=host.shown,
-                    cure="then restart the lost ranks",
+                    fix="then restart the lost ranks",
                 )
                 continue
             settings = self._tunnel_settings(host, agent.folder) | {"grace_s": grace_s}
@@ -372,8 +372,8 @@ class ExistingLauncher(RelayLauncher):
             self.unavailable_reason(host)
             or f"its agent has not connected to port {port} here in time"
         )
-        cure = "check the log of its engines, and that its machine reaches that port (firewall)"
-        return StartFailed(cause + (f" ({lines[-1]})" if lines else ""), vm=host.shown, cure=cure)
+        fix = "check the log of its engines, and that its machine reaches that port (firewall)"
+        return StartFailed(cause + (f" ({lines[-1]})" if lines else ""), vm=host.shown, fix=fix)
 
 
 def _host_of(agent: AgentStart) -> Host:
@@ -388,10 +388,10 @@ def _start_failure(host: Host, output: str | None) -> StartFailed:
         return StartFailed(
             "its agent has not started in time: its Python or its file system is slow",
             vm=host.shown,
-            cure="start again with a higher start_timeout_s",
+            fix="start again with a higher start_timeout_s",
         )
-    cause, cure = python_failure(None, output, host.python or "its Python") or (
+    cause, fix = python_failure(None, output, host.python or "its Python") or (
         f"its agent cannot be started ({output.splitlines()[-1] if output else 'no output'})",
         "correct that on its machine, where engines start the agent",
     )
-    return StartFailed(cause, vm=host.shown, cure=cure)
+    return StartFailed(cause, vm=host.shown, fix=fix)

@@ -61,7 +61,7 @@ def connection_file(job: Mapping[str, Any]) -> Path:
         raise StartFailed(
             f"connection_file='{named_file}': "
             f"{'it is not a regular file' if path.exists() else 'there is no such file'}",
-            cure="give the path of ipcontroller-client.json, which ipcontroller writes into the "
+            fix="give the path of ipcontroller-client.json, which ipcontroller writes into the "
             "folder `security` of its profile",
         )
     from IPython.paths import locate_profile
@@ -72,17 +72,17 @@ def connection_file(job: Mapping[str, Any]) -> Path:
         security = Path(locate_profile(name)) / "security"
     except OSError:
         raise StartFailed(
-            f"profile={name!r}: there is no such profile of IPython", cure=start
+            f"profile={name!r}: there is no such profile of IPython", fix=start
         ) from None
     path = security / "ipcontroller-client.json"
     paths = [path] if path.is_file() else sorted(security.glob("ipcontroller-*-client.json"))
     if not paths:
-        raise StartFailed(f"profile={name!r}: no controller has written {path}", cure=start)
+        raise StartFailed(f"profile={name!r}: no controller has written {path}", fix=start)
     if len(paths) > 1:
         raise StartFailed(
             f"profile={name!r} has the connection files of several clusters: "
             f"{', '.join(file.name for file in paths)}",
-            cure=f"name one of them with connection_file, in {security}",
+            fix=f"name one of them with connection_file, in {security}",
         )
     return paths[0]
 
@@ -115,16 +115,16 @@ class ForeignCluster:
         except TimeoutError:
             raise StartFailed(
                 f"the controller of {source} has not answered for {_CONNECT_S:g} s ({file})",
-                cure="check that it runs and that this machine reaches it; one that listens only "
+                fix="check that it runs and that this machine reaches it; one that listens only "
                 "on its own machine must be started again with --ip='*'",
             ) from None
         except OSError as error:
             reason = error.strerror or str(error)
-            raise StartFailed(f"{file}: {reason}", cure="make the file readable") from None
+            raise StartFailed(f"{file}: {reason}", fix="make the file readable") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StartFailed(
                 f"{file} is not a connection file of ipyparallel ({type(error).__name__}: {error})",
-                cure="give the ipcontroller-client.json of a controller that runs",
+                fix="give the ipcontroller-client.json of a controller that runs",
             ) from None
 
     @property
@@ -173,7 +173,7 @@ class ForeignCluster:
                 raise StartFailed(
                     f"{count_text} engines are registered at {self._source} "
                     f"after {now - began:.0f} s",
-                    cure="start more engines, ask for fewer ranks (n), or raise start_timeout_s",
+                    fix="start more engines, ask for fewer ranks (n), or raise start_timeout_s",
                 )
             progress(f"{count_text} engines are registered at {self._source}")
             time.sleep(_POLL_S)
@@ -262,7 +262,7 @@ class ForeignCluster:
                 results[engine] = StartFailed(
                     f"engine {engine} of {self._source} is busy, or its controller has ended: it "
                     f"has not run a call for {waited_s:.0f} s",
-                    cure="wait until its work has ended, or interrupt it, then start again",
+                    fix="wait until its work has ended, or interrupt it, then start again",
                 )
         return results
 
@@ -281,18 +281,18 @@ class ForeignCluster:
         with contextlib.suppress(Exception):
             host, python = self._client[engine].apply_async(eval, _IDENTIFY).get(_MAX_IDENTIFY_S)
         vm = f"engine {engine} of {self._source}" + (f" on {host}" if host else "")
-        cause, cure = python_failure(None, message, python) or (
+        cause, fix = python_failure(None, message, python) or (
             f"it cannot start ranks ({message})",
             (
                 f"install gradient-workbench there in the same version: {python} -m pip install "
                 "gradient-workbench"
             ),
         )
-        return StartFailed(cause, vm=vm, cure=cure)
+        return StartFailed(cause, vm=vm, fix=fix)
 
     def _ended(self, engine: int) -> StartFailed:
         return StartFailed(
-            f"engine {engine} of {self._source} has ended", cure="start another engine"
+            f"engine {engine} of {self._source} has ended", fix="start another engine"
         )
 
 
@@ -313,7 +313,7 @@ def free_port(address: str) -> int:
         with contextlib.suppress(OSError), socket.create_server((address, port)) as probe:
             return int(probe.getsockname()[1])
     raise StartFailed(
-        f"no port of {address} is free", cure="end processes that listen there (`ss -ltnp`)"
+        f"no port of {address} is free", fix="end processes that listen there (`ss -ltnp`)"
     )
 
 

@@ -319,7 +319,7 @@ def _check_mpiexec() -> None:
     if shutil.which("mpiexec") is None:
         raise StartFailed(
             "there is no mpiexec on this machine's PATH",
-            cure="install Open MPI (Debian and Ubuntu: openmpi-bin), on all VMs",
+            fix="install Open MPI (Debian and Ubuntu: openmpi-bin), on all VMs",
         )
     try:
         text = subprocess.run(
@@ -333,13 +333,13 @@ def _check_mpiexec() -> None:
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StartFailed(
-            f"`mpiexec --version` cannot be run: {error}", cure="install Open MPI again"
+            f"`mpiexec --version` cannot be run: {error}", fix="install Open MPI again"
         ) from error
     if not re.search(r"OpenRTE|Open MPI", text):
         first = next((line.strip() for line in text.splitlines() if line.strip()), "no version")
         raise StartFailed(
             f"{shutil.which('mpiexec')} is not that of Open MPI ({first})",
-            cure="install Open MPI and put its mpiexec first on the PATH, or start the ranks over "
+            fix="install Open MPI and put its mpiexec first on the PATH, or start the ranks over "
             "ssh with launcher='ssh'",
         )
 
@@ -377,14 +377,14 @@ def _failure(code: int | None, output: str, hosts: Sequence[Host | None]) -> Sta
     ended = "did not start the agents in time" if code is None else f"ended with exit status {code}"
     messages, help_texts = _split_help_texts(output)
     line = next((line for line in messages if cause_of(line)), "")
-    cause, cure = cause_of(line) or (f"mpiexec {ended}", "correct what its output names")
+    cause, fix = cause_of(line) or (f"mpiexec {ended}", "correct what its output names")
     if not line:
         lines = messages + help_texts
-        for pattern, known_cause, known_cure in _CAUSES:
+        for pattern, known_cause, known_fix in _CAUSES:
             line = next((text for text in lines if re.search(pattern, text)), "")
             if line:
                 cause = known_cause
-                cure = known_cure
+                fix = known_fix
                 break
         else:
             line = " ".join(help_texts[:3] or messages[-3:])
@@ -393,9 +393,9 @@ def _failure(code: int | None, output: str, hosts: Sequence[Host | None]) -> Sta
         name for name in host_names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line)
     ]
     vm = named_hosts[0] if named_hosts else host_names[0] if len(host_names) == 1 else ""
-    cure = cure.format(host=vm or "HOST")
+    fix = fix.format(host=vm or "HOST")
     vm = next((host.shown for host in hosts if host is not None and host.name == vm), vm)
-    return StartFailed(cause + (f" ({line})" if line else ""), vm=vm, cure=cure)
+    return StartFailed(cause + (f" ({line})" if line else ""), vm=vm, fix=fix)
 
 
 def _split_help_texts(output: str) -> tuple[list[str], list[str]]:

@@ -58,14 +58,14 @@ def kernel_address(agents: list[Agent]) -> str:
         raise StartFailed(
             f"the VMs see this machine at different addresses ({addresses_text}); "
             "it can listen on only one",
-            cure="reach all VMs through one network (HostName in the ssh config)",
+            fix="reach all VMs through one network (HostName in the ssh config)",
         )
     address = next(iter(addresses.values()))
     if ":" in address or not is_own_address(address):
         raise StartFailed(
             f"the VMs see this machine at {address}, where it cannot listen for them (a jump host, "
             "an address translation or IPv6 in between)",
-            cure="reach them over a network in which both have IPv4 addresses of their own",
+            fix="reach them over a network in which both have IPv4 addresses of their own",
         )
     return address
 
@@ -177,13 +177,11 @@ def _named(agent: Agent, interface: str) -> Link:
         addresses = sorted(nic.addresses, key=lambda address: ":" in address)  # IPv4 first
         if addresses:
             return Link(nic.name, addresses[0], "named by the user")
-        raise StartFailed(
-            f"interface {interface} has no address", vm=agent.name, cure="give it one"
-        )
+        raise StartFailed(f"interface {interface} has no address", vm=agent.name, fix="give it one")
     raise StartFailed(
         f"interface {interface!r}: not on this VM",
         vm=agent.name,
-        cure=f"name one of {', '.join(names)}" if names else "check `ip link` there",
+        fix=f"name one of {', '.join(names)}" if names else "check `ip link` there",
     )
 
 
@@ -198,7 +196,7 @@ def _routed(agent: Agent, agents: list[Agent]) -> Link:
     raise StartFailed(
         f"no route to the other VMs ({', '.join(others)}) was found",
         vm=agent.name,
-        cure="name its interface (interface=... in the host file)",
+        fix="name its interface (interface=... in the host file)",
     )
 
 

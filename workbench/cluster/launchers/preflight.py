@@ -116,14 +116,14 @@ def finding_of(vm: str, error: StartFailed) -> Finding:
         subject=error.vm or vm,
         evidence=error.cause,
         why="No rank can be started on this VM.",
-        cure=error.cure,
+        fix=error.fix,
         source="Gradient Workbench documentation, Train across VMs",
     )
 
 
 def failure(finding: Finding) -> StartFailed:
     """Return the error of a start that has a fatal finding."""
-    return StartFailed(finding.evidence, vm=finding.subject, cure=finding.cure)
+    return StartFailed(finding.evidence, vm=finding.subject, fix=finding.fix)
 
 
 def crowding(agent: Agent, slots: int) -> Iterable[str]:
@@ -191,7 +191,7 @@ def _nic(snapshot: Snapshot, link: Link) -> Nic | None:
 @rule(
     "error",
     why="Every pair of ranks connects: a rank that another cannot reach never joins.",
-    cure="open the ports between the VMs (ranks use any), or name another interface",
+    fix="open the ports between the VMs (ranks use any), or name another interface",
     source="Gloo, gloo/rendezvous/context.cc, connectFullMesh",
 )
 def vm_unreachable(vms: Vms) -> Iterable[Case]:
@@ -206,7 +206,7 @@ def vm_unreachable(vms: Vms) -> Iterable[Case]:
             yield Case(
                 f"cannot listen on {address} ({server['error']})",
                 agent.name,
-                cure="name the interface of the collectives for this host",
+                fix="name the interface of the collectives for this host",
             )
             return
         targets.append((address, server["port"], server["token"]))
@@ -231,7 +231,7 @@ def vm_unreachable(vms: Vms) -> Iterable[Case]:
 @rule(
     "error",
     why="Ranks exchange pickled objects and tensors: another version may not read them.",
-    cure="install the same version on every VM",
+    fix="install the same version on every VM",
     source="cloudpickle, README: the same version of Python on both sides",
 )
 def version_mismatch(vms: Vms) -> Iterable[Case]:
@@ -256,7 +256,7 @@ def too_few_gpus(vms: Vms) -> Iterable[Case]:
             yield Case(
                 f"{slots} ranks on {count(gpus, 'GPU')}: for NCCL, each rank needs its own",
                 agent.name,
-                cure=f"start {count(gpus, 'rank')} there, divide the GPU into MIG devices, or try "
+                fix=f"start {count(gpus, 'rank')} there, divide the GPU into MIG devices, or try "
                 "Gloo: --backend ddp, and dist.init_process_group('gloo') in a cell",
             )
 
@@ -264,7 +264,7 @@ def too_few_gpus(vms: Vms) -> Iterable[Case]:
 @rule(
     "warning",
     why="Times that programs on the VMs write to logs and files cannot be compared.",
-    cure="let chrony or systemd-timesyncd set it",
+    fix="let chrony or systemd-timesyncd set it",
     source="systemd, systemd-timesyncd.service(8); chrony documentation, chrony.conf(5)",
 )
 def clock_offset(vms: Vms) -> Iterable[Case]:
@@ -284,7 +284,7 @@ def _clock_offset(agent: Agent) -> float:
 @rule(
     "warning",
     why="Over TCP, frames above the smaller MTU are lost.",
-    cure="set the same on all (ip link set dev ... mtu ...): larger frames would be lost",
+    fix="set the same on all (ip link set dev ... mtu ...): larger frames would be lost",
     source="NVIDIA, NCCL User Guide, Troubleshooting, Networking issues",
 )
 def mtu_mismatch(vms: Vms) -> Iterable[Case]:

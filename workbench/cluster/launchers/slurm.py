@@ -98,7 +98,7 @@ class SlurmLauncher(RelayLauncher):
         if total_slots(hosts) < options.n:
             raise StartFailed(
                 f"n={options.n}: Slurm job {job.id} has {total_slots(hosts)} tasks",
-                cure="start fewer ranks, or request a new allocation (partition=..., nodes=...)",
+                fix="start fewer ranks, or request a new allocation (partition=..., nodes=...)",
             )
         routes = slurm_commands.routes([host.name for host in hosts])
         self._allocation = Allocation(
@@ -156,13 +156,13 @@ class SlurmLauncher(RelayLauncher):
             if job.impossible:
                 raise StartFailed(
                     f"it can never start, and was cancelled: {reason}",
-                    cure="change the request; `sinfo -o '%P %D %c %l %G'` shows what there is",
+                    fix="change the request; `sinfo -o '%P %D %c %l %G'` shows what there is",
                 )
             if time.monotonic() - began > limit_s:
                 raise StartFailed(
                     f"the job did not start within queue_timeout ({limit_s:g} s), and was "
                     f"cancelled: {reason}",
-                    cure="wait longer, or request less",
+                    fix="wait longer, or request less",
                 )
             progress(reason)
             pause_s = slurm_commands.pause(pause_s)
@@ -247,7 +247,7 @@ class SlurmLauncher(RelayLauncher):
         assert host is not None
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         suffix = f" ({lines[-1]})" if lines else ""
-        cause, cure = (
+        cause, fix = (
             python_failure(code, output, host.python or sys.executable)
             or (self.unavailable_reason(host), "start the cluster again")
             if code is not None
@@ -256,8 +256,8 @@ class SlurmLauncher(RelayLauncher):
         if not cause:
             ended = "has not answered in time" if code is None else f"ended with exit status {code}"
             cause = f"the step of its agent (srun) {ended}"
-            cure = f"check that `srun --nodelist={host.name} --overlap hostname` works in a job"
-        return StartFailed(cause + suffix, vm=host.name, cure=cure)
+            fix = f"check that `srun --nodelist={host.name} --overlap hostname` works in a job"
+        return StartFailed(cause + suffix, vm=host.name, fix=fix)
 
 
 def _current_job(job_id: str, n: int) -> Job:
@@ -267,6 +267,6 @@ def _current_job(job_id: str, n: int) -> Job:
         ended = job.end() or job.reason() if job else f"Slurm job {job_id} no longer exists"
         raise StartFailed(
             f"n={n} in the allocation of SLURM_JOB_ID={job_id}: {ended}",
-            cure="unset SLURM_JOB_ID, or request a new allocation (partition=..., time=...)",
+            fix="unset SLURM_JOB_ID, or request a new allocation (partition=..., time=...)",
         )
     return job

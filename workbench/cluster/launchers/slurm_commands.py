@@ -127,7 +127,7 @@ def run(*command: str, stdin_text: str = "", request: Mapping[str, Any] | None =
     except OSError as error:
         raise StartFailed(
             f"Slurm's command {command[0]} cannot be run on this machine ({error.strerror})",
-            cure="start the kernel where Slurm is installed: on a login node, or in a job",
+            fix="start the kernel where Slurm is installed: on a login node, or in a job",
         ) from error
     except subprocess.TimeoutExpired as error:
         output = (error.stderr or b"").decode("utf-8", "replace")
@@ -143,14 +143,14 @@ def _failure(command: str, output: str, request: Mapping[str, Any] | None) -> St
     last_line = lines[-1] if lines else "no output"
     names = ("partition", "account", "qos", "constraint", "time", "gpus_per_task")
     requested: dict[str, Any] = {name: (request or {}).get(name) for name in names}
-    for pattern, cause, cure in _CAUSES:
+    for pattern, cause, fix in _CAUSES:
         if re.search(pattern, output, re.IGNORECASE):
-            requested["partitions"] = _partitions() if "{partitions}" in cure else ""
+            requested["partitions"] = _partitions() if "{partitions}" in fix else ""
             return StartFailed(
-                f"{cause.format(**requested)} ({last_line})", cure=cure.format(**requested)
+                f"{cause.format(**requested)} ({last_line})", fix=fix.format(**requested)
             )
     return StartFailed(
-        f"{command} failed ({last_line})", cure="correct the request, or ask your admin"
+        f"{command} failed ({last_line})", fix="correct the request, or ask your admin"
     )
 
 
@@ -266,7 +266,7 @@ def routes(names: list[str]) -> dict[str, str]:
         others = ", ".join(f"{name} ({address})" for name, address in addresses.items())
         raise StartFailed(
             f"this machine has no IPv4 route to any other node of the job: {others}",
-            cure="start the notebook on a machine that reaches the nodes over IPv4, or give them "
+            fix="start the notebook on a machine that reaches the nodes over IPv4, or give them "
             "such an address (NodeAddr in slurm.conf)",
         )
     return routes_by_node

@@ -86,7 +86,7 @@ class SshLauncher(RelayLauncher):
         """
         if shutil.which("ssh") is None:
             raise StartFailed(
-                "there is no ssh on this machine", cure="install the package openssh-client"
+                "there is no ssh on this machine", fix="install the package openssh-client"
             )
         wait_s = _CONNECT_S if patience_s is None else min(_RECONNECT_S, max(1, int(patience_s)))
         options = {
@@ -116,11 +116,11 @@ class SshLauncher(RelayLauncher):
         """See `Launcher`."""
         assert host is not None
         python = host.python or sys.executable
-        cause, cure = _cause(code, output, python)
+        cause, fix = _cause(code, output, python)
         last_line = _last_line(output)
         suffix = f" ({last_line})" if last_line else ""
-        cure = cure.replace("{host}", _ssh_arguments(host))
-        return StartFailed(cause + suffix, vm=host.shown, cure=cure)
+        fix = fix.replace("{host}", _ssh_arguments(host))
+        return StartFailed(cause + suffix, vm=host.shown, fix=fix)
 
 
 def _ssh_arguments(host: Host) -> str:
@@ -149,7 +149,7 @@ def key_file(host: Host) -> Path:
         raise StartFailed(
             f"there is no key file {key} on this machine",
             vm=host.shown,
-            cure="give the path of the private key that it accepts",
+            fix="give the path of the private key that it accepts",
         )
     return key
 
@@ -180,9 +180,9 @@ def cause_of(output: str) -> tuple[str, str] | None:
     >>> cause_of("me@vm1: Permission denied (publickey).")[0]
     'it refused the key'
     """
-    for pattern, cause, cure in _CAUSES:
+    for pattern, cause, fix in _CAUSES:
         if re.search(pattern, output, re.IGNORECASE):
-            return cause, cure
+            return cause, fix
     return None
 
 

@@ -63,9 +63,13 @@ def install(
     starts
         Returns a context manager; Horovod's thread is started in its body.
     """
-    global _recorder, _ring, _send, _leave, _shutdown, _starts
-    _recorder, _ring, _send, _leave = recorder, ring, send, leave
-    _shutdown, _starts = shutdown, starts
+    global _recorder, _ring, _send, _leave, _shutdown, _starts  # noqa: PLW0603 - of this process
+    _recorder = recorder
+    _ring = ring
+    _send = send
+    _leave = leave
+    _shutdown = shutdown
+    _starts = starts
     for owner in (horovod.torch, mpi_ops):
         if owner.init is _init:  # otherwise it is replaced already, maybe by a cell
             owner.init = init

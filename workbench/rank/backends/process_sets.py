@@ -77,8 +77,9 @@ def dynamic() -> bool:
 
 def install(recorder: Recorder, ring: RingSockets) -> None:
     """Replace Horovod's functions by the functions of this module."""
-    global _recorder, _ring
-    _recorder, _ring = recorder, ring
+    global _recorder, _ring  # noqa: PLW0603 - of this process
+    _recorder = recorder
+    _ring = ring
     for owner in (horovod.torch, horovod.torch.mpi_ops, process_sets):
         owner.add_process_set = add_process_set
         owner.remove_process_set = remove_process_set

@@ -35,7 +35,8 @@ TxRxOrNone = tuple[float | Unknown | None, float | Unknown | None]
 # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES; "value can be wrapped".
 _PCIE_FIELDS = ((197, 0), (198, 0))
 # nvmlPcieUtilCounter_t: sent and received; in KB/s, a unit that nvml.h does not define further.
-_SENT, _RECEIVED = 0, 1
+_SENT = 0
+_RECEIVED = 1
 _KB = 1000
 _WIDE = 1 << 32
 _STALE_S = 5.0
