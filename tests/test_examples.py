@@ -1,10 +1,8 @@
 """The examples in docstrings run, and show what they say."""
 
-import doctest
-import importlib
+import subprocess
+import sys
 from pathlib import Path
-
-import pytest
 
 import workbench
 
@@ -14,13 +12,27 @@ MODULES = [
     for path in sorted(PACKAGE.rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
-OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+RUN = """
+import doctest, importlib, sys
+options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+results = {name: doctest.testmod(importlib.import_module(name), optionflags=options)
+           for name in sys.argv[1:]}
+print("without examples:", [name for name, result in results.items() if not result.attempted])
+print(sum(result.attempted for result in results.values()), "statements")
+sys.exit(any(result.failed for result in results.values()))
+"""
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_of_a_module(name, tmp_path, monkeypatch):
-    """They run in an empty folder, and leave no variable of the environment behind."""
-    monkeypatch.chdir(tmp_path)
-    result = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
-    assert result.attempted, f"{name} has >>> in a text that is no docstring"
-    assert not result.failed
+def test_examples(tmp_path):
+    """They run in one new process, in an empty folder; modules that have >>> have examples."""
+    process = subprocess.run(
+        [sys.executable, "-c", RUN, *MODULES],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    *_, without, statements = process.stdout.splitlines()
+    assert without == "without examples: []"
+    assert int(statements.split()[0]) >= 60
