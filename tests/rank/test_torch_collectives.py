@@ -10,6 +10,7 @@ from levels import in_soak
 import workbench as wb
 from workbench.rank.backends.torch_calls import TorchCalls
 from workbench.rank.backends.torch_collectives import TorchCollectives
+from workbench.rank.backends.torch_operations import METHODS, measure
 from workbench.rank.backends.torch_operators import OperatorHooks
 from workbench.rank.recording.recorder import Recorder
 
@@ -403,3 +404,41 @@ def test_removed_hooks_leave_pytorch_as_it_was(tmp_path):
         dist.destroy_process_group()
     assert (dict(vars(dist.ProcessGroup)), dict(vars(dist.Work))) == before
     assert operator._op is implementation
+
+
+class DoneFuture:
+    """A future that is done, and whose callbacks another thread has not called yet."""
+
+    def add_done_callback(self, callback):
+        """Never call it, as a busy machine may do for some time."""
+
+    def done(self):
+        return True
+
+
+class DoneWork:
+    """A Work whose collective is done."""
+
+    def get_future(self):
+        return DoneFuture()
+
+
+def test_a_wait_for_a_future_that_is_done_ends_its_collective(tmp_path):
+    """It counts for the iteration of the wait, not for the one in which a callback comes."""
+    recorder = Recorder(lambda handle: True, lambda recorded: None)
+    calls = TorchCalls(recorder)
+    hooks = TorchCollectives(recorder, calls)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/ring", rank=0, world_size=1)
+    hooks.install()
+    try:
+        named, group = METHODS["allreduce"], dist.group.WORLD
+        work, sent = DoneWork(), torch.ones(1)
+        calls.submitted(named, group, sent, measure(sent), work, 1, 1, waits=False)
+        future = torch.futures.Future()
+        future.set_result(None)
+        future.wait()
+        assert len(recorder.reported.take(1 << 62).operations) == 1
+        assert not calls.pending
+    finally:
+        hooks.remove()
+        dist.destroy_process_group()

@@ -146,12 +146,16 @@ class TorchCollectives(Hooks):
         exposed = self._calls.exposed(original)
 
         def wait(future: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._calls.pending or future.done():
+            if not self._calls.pending:
                 return original(future, *args, **kwargs)
-            result = exposed(future, *args, **kwargs)
+            if future.done():
+                result = original(future, *args, **kwargs)
+            else:
+                result = exposed(future, *args, **kwargs)
+            # The thread that calls the callbacks of a future may do so later.
             for key, call in list(self._calls.pending.items()):
                 if call.future is not None and call.future.done():
-                    self._calls.finish(key, call)  # its callback may come later
+                    self._calls.finish(key, call)
             return result
 
         return wait
