@@ -12,7 +12,6 @@ import re
 import socket
 import sys
 import threading
-import traceback
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -201,7 +200,7 @@ def shared_settings(ranks: list[dict[str, str]]) -> dict[str, str]:
 def _print_error(*_: object) -> None:
     """Print the traceback of a request's error, unless the rank has closed its connection."""
     if not isinstance(sys.exc_info()[1], OSError):
-        traceback.print_exc()
+        _log.exception("a request to the rendezvous server failed")
 
 
 class Rendezvous:
