@@ -37,7 +37,9 @@ class Stream:
     def __init__(self, timings, folder):
         self.endpoint = f"ipc://{folder}/records.sock"
         self.address = timings.address_for(of_vm(0))
-        self.ranks = [Outbox(timings.address_for(rank).at(self.endpoint)) for rank in range(RANKS)]
+        self.ranks = [
+            Outbox(timings.address_for(rank).with_endpoint(self.endpoint)) for rank in range(RANKS)
+        ]
         self.begin()
 
     def begin(self):

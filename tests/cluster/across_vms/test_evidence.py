@@ -38,7 +38,8 @@ def test_each_vm_and_rank_is_in_the_file(cluster):
         assert bundle.json(f"vms/{vm}/sample.json")["memory"]["total_bytes"] > 0
         log = f"vms/{vm}/kernel_log.txt"
         assert "lines read" in bundle.parts.get(log, "") or bundle.missing[log]
-        assert bundle.parts[f"vms/{vm}/workbench_log.txt"].count("process of slot") == 2
+        started = bundle.parts[f"vms/{vm}/workbench_log.txt"].count("process of slot")
+        assert started == {"vm1": 2, "vm2": 1}[vm]
         assert "nothing listens" in bundle.missing[f"vms/{vm}/nccl_ras.json"]
     assert [vm["name"] for vm in bundle.json("cluster.json")["vms"]] == ["vm1", "vm2"]
 
