@@ -63,7 +63,15 @@ class _Handler(logging.Handler):
         if self.prints and sys.stderr is not None:
             sys.stderr.write(line + "\n")
         elif record.levelno >= logging.WARNING:
-            logging.getLogger().callHandlers(record)
+            _pass_on(record)
+
+
+def _pass_on(record: logging.LogRecord) -> None:
+    """Give a record to the root logger's handlers, unless this package's logger has them too."""
+    root = logging.getLogger()
+    called = logging.getLogger(_PACKAGE).handlers
+    if not any(handler in called for handler in root.handlers):
+        root.callHandlers(record)
 
 
 _handler = _Handler()
