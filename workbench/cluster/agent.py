@@ -107,7 +107,7 @@ class Agent:
     folder
         The folder of an agent that a previous kernel has kept, to attach to; by default a new
         agent is started.
-    chosen
+    assigned_folder
         The folder of the new agent, if the launcher knows it already; see `new_folder`.
     on_change, interrupted
         As for `AgentChannel`.
@@ -130,13 +130,13 @@ class Agent:
         *,
         keep_s: float | None = None,
         folder: Path | None = None,
-        chosen: Path | None = None,
+        assigned_folder: Path | None = None,
         on_change: Callable[[], None] = lambda: None,
         interrupted: threading.Event | None = None,
         backend: str = DEFAULT,
     ) -> None:
         self.host = host
-        self.folder = folder or chosen or new_folder()
+        self.folder = folder or assigned_folder or new_folder()
         self.hello = Hello(0, 0, "", "", "", 0, 0.0, "")
         self.facts = Facts(None, {}, {}, {}, [], {})
         self.loaded = Loaded()
@@ -154,7 +154,7 @@ class Agent:
         """Why the start of a rank was refused, by slot."""
         self.ends: dict[int, Exited] = {}
         self._revoked = ""
-        """Why the VM was taken from this cluster. It is queried when a signal has ended a rank."""
+        """Why the VM was taken from this cluster. Queried after a signal has ended a rank."""
         self._channel = AgentChannel(
             self._launcher, host, self.folder, self._handle_report, on_change, interrupted
         )
@@ -289,7 +289,7 @@ class Agent:
         self._channel.send(StartRank(slot, self._starts[slot], **content))
 
     def send(self, message: StopRanks | SignalRanks) -> None:
-        """Send the agent an order about its running ranks."""
+        """Send the agent a request to stop or signal ranks."""
         self._channel.send(message)
 
     def ask(self, kind: str, timeout_s: float = _ANSWER_S, **arguments: Any) -> Any:
@@ -331,7 +331,7 @@ class Agent:
         return f"{text} ({reason})" if reason else text
 
     def close(self) -> None:
-        """End the agent and its ranks; return when it has ended or cannot be reached."""
+        """End the agent and its ranks; return when the agent has ended or cannot be reached."""
         _log.debug("ending the agent of %s", self.name)
         self._channel.close(_END_S)
         if self.host is None and self._channel.code != 0:

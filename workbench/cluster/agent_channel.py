@@ -85,7 +85,7 @@ class AgentChannel:
     Parameters
     ----------
     launcher, host, folder
-        How the agent is reached, on which VM, and the folder of its socket.
+        How the agent is reached, on which VM, and the folder of the agent's socket.
     on_report
         Called in the I/O thread with each report.
     on_change
@@ -178,7 +178,7 @@ class AgentChannel:
         return pending
 
     def wait(self, reached: Callable[[], bool], deadline: float) -> bool:
-        """Wait until `reached` returns True after a report; return whether it did."""
+        """Wait until `reached` returns True, called after each report; return whether it did."""
         with self._changed:
             while not reached():
                 remaining_s = deadline - time.monotonic()
@@ -363,7 +363,10 @@ class AgentChannel:
                 self._sent += 1
 
     async def _reap(self, connection: Connection) -> None:
-        """Wait for the end of a connection's process; an agent on this machine may outlive it."""
+        """Wait for the end of a connection's process.
+
+        An agent on this machine may outlive the process.
+        """
         if connection.process is None:
             return
         deadline = time.monotonic() + _REAP_S

@@ -92,7 +92,7 @@ class Agents:
         self.all.clear()
         for vm, folder in self._launch(range(len(self.slots))).items():
             with defer_interrupts():  # `close` only ends agents that are in the list
-                self.all.append(self._agent(vm, chosen=folder))
+                self.all.append(self._agent(vm, assigned_folder=folder))
 
     def attach(self, state: dict[str, Any]) -> None:
         """Attach to agents that a previous kernel has kept; VMs without an agent are lost.
@@ -152,7 +152,7 @@ class Agents:
         if self.launcher.has_slots:
             slots = agent.ask("slots")
             for vm_slot in [vm_slot for vm_slot in self._slot_resources if vm_slot.vm == vm]:
-                del self._slot_resources[vm_slot]  # these are from an agent that has ended
+                del self._slot_resources[vm_slot]  # an earlier agent has reported these
             self._slot_resources |= {
                 Place(vm, int(slot)): resources for slot, resources in slots.items()
             }
@@ -185,7 +185,7 @@ class Agents:
         if not old.lost:
             return
         _log.info("starting another agent on %s, which was lost: %s", old.name, old.lost)
-        new = self._agent(vm, chosen=self._launch([vm])[vm])
+        new = self._agent(vm, assigned_folder=self._launch([vm])[vm])
         try:
             deadline = self._deadline()
             new.wait_until_greeted(deadline)
@@ -344,7 +344,7 @@ def samples(agents: Sequence[Agent]) -> dict[str, Sample | Unknown]:
 
 
 def memory_bytes(agents: Sequence[Agent]) -> dict[Process, int]:
-    """Return the resident memory of each rank's process on the VMs that answer."""
+    """Return the resident memory in bytes of each rank's process on the VMs that answer."""
     return {
         Process(vm, int(pid)): size
         for vm, sizes in enumerate(_answers(agents, "memory", _MEMORY_S))
@@ -354,7 +354,7 @@ def memory_bytes(agents: Sequence[Agent]) -> dict[Process, int]:
 
 
 def agent_logs(agents: Sequence[Agent]) -> list[dict[str, str] | Unknown]:
-    """Return the log of each agent, by "", and of its ranks, by their process ids."""
+    """Return a dict per VM: the log of the agent, with key "", and of its ranks, by process id."""
     return _answers(agents, "log", _LOG_S)
 
 

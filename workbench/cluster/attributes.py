@@ -11,6 +11,7 @@ from workbench.wire.completion_messages import Attributes, AttributesRequest
 RANK = 0
 """The rank that receives the requests."""
 _LIMIT_S = 0.5
+"""Time limit for the answer, so that completion stays responsive."""
 
 
 class RemoteAttributes:

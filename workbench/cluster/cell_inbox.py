@@ -47,7 +47,7 @@ class CellInbox:
         self._events: deque[tuple[int, CellEvent]] = deque()
         self._answers: deque[tuple[int, RankState]] = deque()
         """Answers of ranks. They are taken before output, because output can be large."""
-        self._marks: dict[int, Output] = {}
+        self._unconfirmed: dict[int, Output] = {}
         """The latest output of each rank that has to be confirmed."""
         self._arrived = SignalSafeEvent()
 
@@ -81,7 +81,7 @@ class CellInbox:
         """Return and remove the next message besides answers; `has_events` must be true."""
         rank, message = self._events.popleft()
         if isinstance(message, Output) and message.total_characters is not None:
-            self._marks[rank] = message
+            self._unconfirmed[rank] = message
         return rank, message
 
     @property
@@ -96,8 +96,8 @@ class CellInbox:
 
     def confirm(self) -> None:
         """Confirm the taken output to the ranks, so that they can write more."""
-        while self._marks:
-            acknowledge(self._send, *self._marks.popitem())
+        while self._unconfirmed:
+            acknowledge(self._send, *self._unconfirmed.popitem())
 
     def close(self) -> list[tuple[int, CellEvent]]:
         """Refuse further messages; return the messages that were not taken, without answers."""

@@ -65,7 +65,7 @@ def change_ranks(
     change
         Makes the change, in a thread.
     n
-        The number of ranks afterwards; None for those that are left.
+        The number of ranks afterwards; None to keep the ranks that are not lost.
     """
     with state.turns.held(activity=message):
         with state.lock:

@@ -156,11 +156,11 @@ class Engines:
         """
         began = time.monotonic()
         _log.info("rebuilding the ring of %d ranks", len(self.members))
-        if self.backend.ring_broken and (silent := self.busy_ranks(_GIVE_UP_S)):
+        if self.backend.ring_broken and (unanswering := self.busy_ranks(_GIVE_UP_S)):
             raise StartFailed(
-                f"{phrase(silent, 'does', 'do')} not answer",
-                fix=f"replace {'it' if len(silent) == 1 else 'them'} with %cluster restart "
-                f"--ranks {ranks_text(silent)}",
+                f"{phrase(unanswering, 'does', 'do')} not answer",
+                fix=f"replace {'it' if len(unanswering) == 1 else 'them'} with %cluster restart "
+                f"--ranks {ranks_text(unanswering)}",
             )
         self.backend.shutdown_ring()
         self.backend.init_ring(report)
@@ -324,7 +324,7 @@ class Engines:
 
     @property
     def places(self) -> list[tuple[int, str]]:
-        """The number of each rank's VM, and its interface, empty if the VM is lost; by rank."""
+        """The VM number and network interface of each rank; no interface if the VM is lost."""
         interfaces = {vm: link.interface for vm, link in self._agents.links.items()}
         return [(member.vm, interfaces.get(member.vm, "")) for member in self.members]
 

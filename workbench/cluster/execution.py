@@ -111,7 +111,7 @@ class Execution:
         """Run `source` as `run` does, but return a future of the result immediately.
 
         Cells run one after the other, in the order of the calls. The future's
-        ``interrupt()`` stops this one.
+        ``interrupt()`` stops only this cell.
         """
         with defer_interrupts():  # an unused ticket would block all later cells
             run = self._cells.latest = self._cells.submit(source, ranks, timeout, sink)

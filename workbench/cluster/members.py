@@ -39,9 +39,9 @@ class Member:
     Attributes
     ----------
     vm, slot
-        The number of its VM, and its slot there.
+        The number of the rank's VM, and its slot on that VM.
     engine
-        The number of its engine.
+        The number of the rank's engine.
     info
         The rank as users see it.
 

@@ -225,7 +225,7 @@ class Profiling:
         try:
             ended = self._wait(request)
             notes = {rank: end.note for rank, end in ended.items() if end.note}
-            notes |= _silent(request, ended)
+            notes |= _missing_report_reasons(request, ended)
             profiles = [
                 profile
                 for rank in sorted(ended)
@@ -293,15 +293,21 @@ class Profiling:
             path = new_profile(timings.path)
         except OSError as error:
             raise UsageError(f"{timings.path}: {error.strerror}. Check this folder.") from error
-        errors_ns = export.write(timings, path, profiles)
+        clock_uncertainties_ns = export.write(timings, path, profiles)
         rows = timings.rows()
         first, last = export.profiled_iterations(rows, profiles)
         profiled_us, usual_us = export.durations_us(rows, profiles)
-        unknown = [rank for rank, error_ns in errors_ns.items() if math.isinf(error_ns)]
+        unknown = [
+            rank for rank, error_ns in clock_uncertainties_ns.items() if math.isinf(error_ns)
+        ]
         if unknown:
-            text = "Its operators are not in the trace, because their clock is unknown."
+            text = "the operators are not in the trace, because the clock is unknown."
             notes = (*notes, f"{phrase(unknown)}: {text}")
-        written_ns = {rank: error for rank, error in errors_ns.items() if rank not in unknown}
+        written_ns = {
+            rank: error_ns
+            for rank, error_ns in clock_uncertainties_ns.items()
+            if rank not in unknown
+        }
         durations_ns = [profile.ended.ended_ns - profile.ended.began_ns for profile in profiles]
         _log.info("wrote a profile of ranks %s", sorted(written_ns))
         return Profile(
@@ -333,7 +339,7 @@ class Profiling:
             time.sleep(_POLL_S)
 
 
-def _silent(request: _Request, ended: Mapping[int, ProfileEnded]) -> dict[int, str]:
+def _missing_report_reasons(request: _Request, ended: Mapping[int, ProfileEnded]) -> dict[int, str]:
     """Return why ranks have not ended the profile, by rank; `ended` has the others' reports."""
     lost = request.processes.engines.members.lost()
     return {

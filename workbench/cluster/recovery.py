@@ -17,7 +17,7 @@ from workbench.cluster.outcomes import UNFINISHED_CHANGE
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.prompts import PROMPT_LOCATIONS
 from workbench.cluster.state import ClusterState
-from workbench.cluster.stuck_ranks import DRAINED_S, StuckRankMonitor
+from workbench.cluster.stuck_ranks import MIN_WAIT_S, StuckRankMonitor
 from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import (
     CellInterrupted,
@@ -35,12 +35,10 @@ _NOTICE_S = 1.0
 """The output mentions a step that takes longer."""
 _FREE_S = 1.0
 """Interrupted ranks are freed after this time."""
-_LAST_S = 7.0
+_GIVE_UP_S = 7.0
 """Freed ranks are given up after this time."""
 _INIT_S = 3.0
 """Ranks may wait this long for an earlier kernel, which does not answer their hvd.init()."""
-_MAX_BYTES = 64 << 20
-_PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
 
 
 def repair_ring(
@@ -197,7 +195,7 @@ def wait_until_idle(processes: ClusterProcesses) -> None:
         busy = uninterrupted(lambda: engines.busy_ranks(_FREE_S))
         if busy:
             monitor.release(busy, peer_lost=bool(lost))
-            busy = uninterrupted(lambda: engines.busy_ranks(_LAST_S))
+            busy = uninterrupted(lambda: engines.busy_ranks(_GIVE_UP_S))
         engines.members.give_up(busy)
     finally:
         processes.monitor = None
@@ -244,7 +242,7 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
         lost = bool(engines.members.lost())
         if len(busy) < n:
             left_at = now if left_at is None else left_at
-            if now - left_at > DRAINED_S:
+            if now - left_at > MIN_WAIT_S:
                 monitor.check(set(busy), now, rank_failed=True, peer_lost=lost)
         if monitor.released and not freed and not lost:
             freed = True

@@ -112,7 +112,7 @@ class StallReport:
             return ""
         needed = self._needed(waiting)
         outside = sorted(needed - set(self._ranks))
-        silent = sorted((unfinished & needed) - set(self._states))
+        unanswering = sorted((unfinished & needed) - set(self._states))
         absent = {
             rank: state
             for rank, state in self._states.items()
@@ -120,22 +120,22 @@ class StallReport:
         }
         ended = sorted(set(self._ranks) & needed - unfinished)
         states = {rank: state for rank, state in self._states.items() if rank in needed}
-        if not (absent or silent or ended or outside):  # the ranks that came last wait as well
+        if not (absent or unanswering or ended or outside):  # the ranks that came last wait as well
             waiting = {rank: state for rank, state in states.items() if state.collective != _JOIN}
-        situation = (frozenset(waiting), frozenset(absent), tuple(silent), tuple(ended))
+        situation = (frozenset(waiting), frozenset(absent), tuple(unanswering), tuple(ended))
         if situation == self._reported:
             return ""
         self._reported = situation
         _log.info(
             "ranks %s wait; absent: %s; silent: %s; ended: %s; outside: %s",
-            *(sorted(waiting), sorted(absent), silent, ended, outside),
+            *(sorted(waiting), sorted(absent), unanswering, ended, outside),
         )
-        if asking and asking.keys() >= absent.keys() and not (outside or silent or ended):
+        if asking and asking.keys() >= absent.keys() and not (outside or unanswering or ended):
             return self._prompt_report(waiting, asking)
-        lines = [_progress_line(waiting), *_missing_lines(absent, silent, ended)]
+        lines = [_progress_line(waiting), *_missing_lines(absent, unanswering, ended)]
         if outside:
             lines.append(_outside_line(outside))
-        elif absent or silent or ended:
+        elif absent or unanswering or ended:
             lines.append(_CONTINUES)
         elif numbers := _different_numbers(states):
             lines.append(self._explain_numbers(numbers))

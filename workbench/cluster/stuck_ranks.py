@@ -28,8 +28,8 @@ ASK_S = 0.1
 """Interval between requests for the ranks' states; it begins when the first rank ends the cell."""
 STUCK_S = 0.3
 """A rank waits forever if it still waits this long after another has failed or ended."""
-DRAINED_S = 3.0
-"""Time limit for a rank to complete a collective that another rank has completed."""
+MIN_WAIT_S = 3.0
+"""A rank that has waited less may still complete a collective that another has completed."""
 INIT = "init()"
 """Reported as the collective of a rank while its cell initializes the backend."""
 AGAIN_S = 1.0
@@ -90,9 +90,8 @@ class StuckRankMonitor:
     def end(self, rank: int, ended: CellEnded, now: float) -> None:
         """Record that a rank has ended the cell, with or without an error."""
         if not (self._ended or ended.error):
-            self._asked_at = (
-                now  # the others usually end at the same time, so they are not asked yet
-            )
+            # the other ranks usually end at the same time, so they are not asked yet
+            self._asked_at = now
         self._ended[rank] = ended
         self._ended_at[rank] = now
 
@@ -139,7 +138,7 @@ class StuckRankMonitor:
         _log.info("freeing ranks %s from collectives; a rank is lost: %s", waiting, peer_lost)
 
     def answer(self, rank: int, state: RankState) -> None:
-        """Store a rank's answer."""
+        """Store a rank's answer to a `StateRequest`."""
         self._answers[rank] = state
         if state.collective == INIT:
             self._in_init.add(rank)
@@ -177,7 +176,7 @@ class StuckRankMonitor:
         members = state.members
         if not failed or members is None or failed & set(members):
             return waited_s >= STUCK_S
-        return waited_s >= DRAINED_S and not self._is_complete(state, members)
+        return waited_s >= MIN_WAIT_S and not self._is_complete(state, members)
 
     def _is_complete(self, state: RankState, members: Iterable[int]) -> bool:
         """Return whether all ranks of the process set are in the collective of `state`."""
@@ -202,7 +201,7 @@ class StuckRankMonitor:
             if rank not in stuck
             and (
                 any(self._never_joins(ended, state) for ended in self._ended)
-                or self._needs_outside(state)
+                or self._idle_ranks_needed(state)
                 or any(_waits_elsewhere(other, states[other], state) for other in stuck)
             )
         }:
@@ -212,22 +211,23 @@ class StuckRankMonitor:
     def _never_joins(self, ended: int, state: RankState) -> bool:
         """Return whether the rank `ended` will never join the collective of another rank's `state`.
 
-        The rank `ended` has ended the cell. Either it has completed the collective, so that the
-        other rank will soon, or it never called the collective, or it left it running. Only the
-        wait after that end counts.
+        The rank `ended` has ended the cell. If it has completed the collective, the other rank will
+        soon complete it too. If it left the collective running, the other rank may complete it.
+        Otherwise it never called the collective. Only the wait after the end of the cell counts.
         """
         if not self._is_missing(ended, state):
             return False
         called = self._ended[ended].calls.get(state.process_set, 0)
         waited_s = _waited_s(state, self._ended_at[ended])
-        return waited_s >= (STUCK_S if state.calls > called else DRAINED_S)
+        return waited_s >= (STUCK_S if state.calls > called else MIN_WAIT_S)
 
-    def _needs_outside(self, state: RankState) -> list[int]:
-        """Return the needed ranks that run no cell; empty during the first seconds of a wait.
+    def _idle_ranks_needed(self, state: RankState) -> list[int]:
+        """Return the ranks that this rank's collective needs, and that run no cell.
 
-        Cells run one after another, so that these ranks run no cell until this one has ended.
+        The list is empty until the rank has waited for `MIN_WAIT_S`. Cells run one after another,
+        so these ranks run no cell until this cell has ended.
         """
-        if state.collective in {INIT, UNIDENTIFIED} or state.blocked_s < DRAINED_S:
+        if state.collective in {INIT, UNIDENTIFIED} or state.blocked_s < MIN_WAIT_S:
             return []
         members = self._outside if state.members is None else self._outside & set(state.members)
         states = {rank: self._answers[rank] for rank in members if rank in self._answers}
@@ -250,7 +250,7 @@ class StuckRankMonitor:
             if any(self._is_missing(rank, self._answers[other]) for other in tensors)
         ]
         outside = sorted(
-            {rank for other in tensors for rank in self._needs_outside(self._answers[other])}
+            {rank for other in tensors for rank in self._idle_ranks_needed(self._answers[other])}
         )
         if needed or not outside:
             return f"{phrase(needed)} ended the cell while {_waiting_text(tensors)}."
@@ -266,7 +266,7 @@ def _waits_elsewhere(other: int, other_state: RankState, state: RankState) -> bo
         state.collective,
         state.process_set,
     )
-    return not is_same and min(other_state.blocked_s, state.blocked_s) >= DRAINED_S
+    return not is_same and min(other_state.blocked_s, state.blocked_s) >= MIN_WAIT_S
 
 
 def _collective(state: RankState) -> tuple[object, ...]:

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _NOTICE_S = 1.0
 _MIN_WAIT_S = 0.05
 _MAX_WAIT_S = 86400.0
-"""Python's longest wait is finite."""
+"""Longer waits are split, because Python raises OverflowError for very long time limits."""
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 

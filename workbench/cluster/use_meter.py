@@ -16,7 +16,7 @@ from workbench.resources.use import BUSY_SHARE, UseRecord, UseStore, is_on, note
 _log = logging.getLogger(__name__)
 
 _FLUSH_S = 30.0
-"""Interval between writes."""
+"""Interval between writes to the store."""
 _MAX_GAP_S = 30.0
 """A longer time between two samples is not counted as allocated: the machine was suspended."""
 CPU_RANKS = "CPU ranks"
