@@ -46,7 +46,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _NAME = "workbench-warm"
 _LOAD_AFTER_S = 1.0
-"""The modules of `Settings` are loaded after this time without work, to delay no start."""
+"""After a start, the modules of `Settings` are loaded once there was no work for this time."""
 _MAX_CONSENT_S = 10.0
 _DESCRIPTORS = 3
 _ARG_START_INDEX = 45

@@ -19,7 +19,7 @@ from workbench.hosts import Host
 _log = logging.getLogger(__name__)
 
 _MAX_COMMAND_S = 20.0
-"""Time limit of a command. It exceeds the time for which the commands wait for a controller."""
+"""Time limit of a command. The commands wait less long for a silent controller."""
 _KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 """Variables that say how to reach Slurm. The others describe the job step of this process."""
 _HOLDER = """#!/bin/sh
