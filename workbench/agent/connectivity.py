@@ -28,9 +28,9 @@ class Connectivity:
     def route(self, to: list[str]) -> list[dict[str, str]]:
         """Return the route to each address: its interface and its source address.
 
-        Both are empty if there is no route.
+        Both values are empty if there is no route.
         """
-        names = {
+        interface_by_address = {
             entry.address.split("%")[0]: name
             for name, entries in psutil.net_if_addrs().items()
             for entry in entries
@@ -38,7 +38,7 @@ class Connectivity:
         routes = []
         for target in to:
             source = _source(target)
-            routes.append({"source": source, "interface": names.get(source, "")})
+            routes.append({"source": source, "interface": interface_by_address.get(source, "")})
         return routes
 
     def listen(self, address: str) -> dict[str, Any]:
@@ -61,14 +61,15 @@ class Connectivity:
         Parameters
         ----------
         targets
-            An address, a port and the token that is expected from there, per target.
+            For each target: an address, a port, and the token that the server there sends.
         source
             The address of this VM from which to connect.
 
         Returns
         -------
         list of dict
-            ``"ms"``, the duration, or ``"error"``, the reason of the failure, per target.
+            For each target: ``"ms"``, the duration in milliseconds, or ``"error"``, the reason of
+            the failure. Both are set if a server answers with another token.
         """
         results: list[dict[str, Any]] = [{"error": "no answer"} for _ in targets]
         threads = [
@@ -136,7 +137,7 @@ def _source(target: str) -> str:
     """Return the local address of the route to `target`. This sends no packet."""
     with socket.socket(_family(target), socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((target, 9))
+            probe.connect((target, 9))  # any port: a UDP socket only looks up the route
         except OSError:
             return ""
         return str(probe.getsockname()[0])

@@ -60,7 +60,7 @@ def _job() -> str:
 
 
 def _routes(addresses: Sequence[str], port: int, token: str) -> dict[str, str]:
-    """Return this engine's address of each connection to the kernel that succeeds."""
+    """Return the local address of each connection that succeeds, by the kernel's address."""
 
     def local_address(address: str) -> str:
         try:

@@ -64,7 +64,7 @@ def claim(path: Path) -> int | None:
     """Mark a folder as in use until this process and its children have ended.
 
     Also remove the folders beside it that agents no longer use. Folders without a lock file are
-    kept, because an agent of another version may use them.
+    kept, because an agent of another version of this package may use them.
 
     Returns
     -------

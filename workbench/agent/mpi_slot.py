@@ -3,9 +3,9 @@
 ``python -m workbench.agent.mpi_slot FOLDER FIRST GRACE_S FIRST_S MARK``
 
 FIRST is the MPI rank of slot 0 on this VM. GRACE_S and FIRST_S are arguments of the agent, and
-FOLDER is its folder. Each slot writes its environment variables and its cores, which it has from
-mpiexec, to FOLDER. With these variables, another process can replace it in the MPI job. Then the
-slot prints a line that begins with MARK, which mpiexec passes on to the kernel. All slots wait
+FOLDER is its folder. Each slot writes to FOLDER the environment variables and the cores that
+mpiexec has given the slot. With these variables, a rank can replace the slot in the MPI job. Then
+the slot prints a line that begins with MARK, which mpiexec passes on to the kernel. All slots wait
 until the agent has ended.
 """
 
@@ -27,7 +27,7 @@ VARIABLES = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_")
 _MPIEXEC_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
 """A rank that has this variable cannot start MPI.
 
-mpiexec passes the folder to all its processes under another name.
+mpiexec also passes this folder to its processes in another variable, which is kept.
 """
 _BOUND = "OMPI_MCA_orte_bound_at_launch"
 _LOCK = "slots.lock"
@@ -85,7 +85,10 @@ def write(folder: Path, slot: int, resources: dict[str, Any]) -> None:
 
 
 def _create_lock(folder: Path) -> int:
-    """Create the lock file, and return its descriptor. It is locked before it gets its name."""
+    """Create the lock file, and return its descriptor.
+
+    The file is locked before it gets its name, so no slot can find it unlocked.
+    """
     new = folder / f"{_LOCK}.new"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -118,10 +121,10 @@ def slots(folder: Path) -> dict[str, Any]:
 
 def remove_segments(folder: Path) -> None:
     """Remove the shared memory of the ranks that Open MPI leaves if mpiexec was killed."""
-    for number, resources in slots(folder).items():
+    for slot, resources in slots(folder).items():
         variables = resources["environment"]
         job = variables.get("PMIX_NAMESPACE", "")
-        rank = variables.get("PMIX_RANK", number)
+        rank = variables.get("PMIX_RANK", slot)
         if job.isdecimal():
             for path in _SEGMENTS.glob(f"vader_segment.*.{int(job):x}.{rank}"):
                 with contextlib.suppress(OSError):

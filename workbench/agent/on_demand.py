@@ -15,7 +15,7 @@ from workbench.resources.unknown import Unknown
 _log = logging.getLogger(__name__)
 
 _MAX_SAMPLE_AGE_S = 0.5
-"""A sample up to this age is returned again: rates over shorter intervals would be noise."""
+"""A sample up to this age is returned again, because rates over shorter intervals are noise."""
 
 
 class AnswerSource(Protocol):
@@ -117,7 +117,7 @@ class OnDemandWorker:
         Called in the thread with the id of a question and its answer, as
         ``{"answer": ...}`` or ``{"error": ...}``.
     idle_s
-        The thread ends after so many seconds without a question.
+        The thread ends after this many seconds without a question.
 
     Examples
     --------

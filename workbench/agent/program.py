@@ -365,7 +365,7 @@ def _facts() -> messages.Facts:
 def _is_assigned(gpu: Gpu) -> bool:
     """Return whether this agent may use a GPU.
 
-    Slurm, or the engine that has started this agent, may restrict it to some GPUs.
+    Slurm, or the engine that has started this agent, may restrict the agent to some GPUs.
     """
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible_gpus is None or not {"SLURM_JOB_ID", GIVEN_GPUS} & set(os.environ):
@@ -374,7 +374,10 @@ def _is_assigned(gpu: Gpu) -> bool:
 
 
 def _retire(pid: int, began: float) -> None:
-    """End another agent, to which its kernel has lost the connection, if it still runs."""
+    """End another agent that still runs although its kernel has lost the connection to it.
+
+    `began` is the start time of its process in seconds since the epoch.
+    """
     try:
         agent = psutil.Process(pid)
         if abs(agent.create_time() - began) > _START_TOLERANCE_S:

@@ -236,7 +236,7 @@ def log_tail(path: Path) -> str:
 
 
 def _package_log(log: Path) -> Path:
-    """Return the file with what this package logs in a rank, beside that of the rank's output."""
+    """Return the file of this package's log messages in a rank; `log` has the rank's output."""
     return log.with_suffix(".workbench.log")
 
 
@@ -300,8 +300,8 @@ def _become_rank(
 def _set_socket_folder(folder: Path) -> None:
     """Make `multiprocessing` in this process and its children create sockets in `folder`.
 
-    Otherwise each worker of a DataLoader creates a separate folder. It leaves that behind if its
-    rank is stopped while an iterator is still in a variable.
+    Otherwise each worker of a DataLoader creates a separate folder. The folder remains if the rank
+    is stopped while a variable still refers to the DataLoader's iterator.
     """
     if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER_BYTES:
         process: Any = multiprocessing.current_process()
@@ -309,7 +309,7 @@ def _set_socket_folder(folder: Path) -> None:
 
 
 def _end_with_parent(parent: int, clean_up: Callable[[], None]) -> None:
-    """End this process group soon after its parent has ended, in whichever way.
+    """End this process group soon after its parent has ended for any reason.
 
     A thread checks whether the process still has this parent. The alternatives do not work: other
     processes that the parent has forked keep a pipe from the parent open, and PR_SET_PDEATHSIG

@@ -47,7 +47,7 @@ If more wait, the ranks keep their records, and count the records that they lose
 
 
 class RecordStream:
-    """The process that merges records. It starts with the first rank that has an address for it."""
+    """The process that merges records. The first rank with an address for its records starts it."""
 
     def __init__(self, folder: RankFolder) -> None:
         self._folder = folder
@@ -186,7 +186,7 @@ class _MessageMerger:
         self._logged: list[tuple[int, LoggedValues]] = []
 
     def add(self, rank: int, frames: list[bytes]) -> Iterator[Message]:
-        """Add a rank's message, and yield the messages that must be sent before it."""
+        """Add a rank's message, and yield earlier messages that must be sent before it."""
         layout_and_ranks = self._layouts.get(tuple(frames))
         message = Message.decode(frames) if layout_and_ranks is None else layout_and_ranks[0]
         if isinstance(message, Layout):

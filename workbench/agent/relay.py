@@ -5,8 +5,8 @@
 A launcher runs the relay on the VM, for example over ssh. The relay copies its standard input to
 the agent's socket in FOLDER, and the agent's messages to its standard output. The agent keeps
 running when the relay ends. With GRACE_S, the relay first creates the folder and starts the agent.
-With ``stay``, it ends after the agent, because some launchers kill the remaining processes of a
-task when its first process has ended.
+With ``stay``, the relay ends after the agent, because some launchers kill the remaining processes
+of a task when its first process has ended.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def main() -> None:
     with agent:
         with contextlib.suppress(OSError):  # the agent has closed; its last messages are relayed
             agent.sendall(first)
-        by_agent = _relay(agent)
+        agent_closed = _relay(agent)
     # If another relay has started the agent, the next relay detects whether it still runs.
-    if by_agent and process is not None:
+    if agent_closed and process is not None:
         # If the agent still runs, it has closed only this connection.
         with contextlib.suppress(subprocess.TimeoutExpired):
             _report_end(process.wait(_MAX_END_S), folder)

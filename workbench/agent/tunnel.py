@@ -6,8 +6,8 @@ standard input, prints ``ready`` and its public key, or an error, and continues 
 
 ``python -m workbench.agent.tunnel PORT PUBLIC_KEY PATIENCE_S``, on the kernel's machine, waits
 PATIENCE_S seconds for a connection from the process with this public key. Then it copies between
-this connection and its standard input, which is a socket. The environment variable `TUNNEL` has its
-keys and its address.
+this connection and its standard input, which is a socket. The environment variable `TUNNEL` has the
+keys and the address of this process.
 
 Both ends are CURVE sockets of ZeroMQ. Their secret keys do not leave their machines.
 """
@@ -66,7 +66,7 @@ class _TunnelSettings(TypedDict):
         The process id and the start time (`start_ticks`) of each engine. The agent ends when all
         of them have ended.
     why
-        The reason that is reported then.
+        The reason that the kernel gets when the agent has ended because its engines have ended.
     endpoint, server_key
         The kernel's endpoint and its public key.
     """
@@ -95,7 +95,7 @@ def accept(port: str, client: str, patience_s: float) -> int:
     client
         The public key of the only process that may connect.
     patience_s
-        How long to wait for a connection.
+        How many seconds to wait for a connection.
     """
     keys = json.loads(os.environ.pop(TUNNEL))
     kernel = socket.socket(fileno=os.dup(0))
@@ -184,7 +184,7 @@ def _end_with_engines(
     while any(start_ticks(pid) == began for pid, began in settings["engines"]):
         time.sleep(_ENGINE_POLL_S)
     end_reasons.append(settings["why"])
-    process.kill()  # its ranks end with it
+    process.kill()  # the ranks end with their agent
 
 
 def _connect_once(
@@ -254,8 +254,8 @@ def _send(tunnel: zmq.Socket[bytes], data: bytes) -> bool:
 def _copy(tunnel: zmq.Socket[bytes], monitor: zmq.Socket[bytes], stream: socket.socket) -> bool:
     """Copy in both directions until one side closes.
 
-    Return whether the stream was closed, rather than the tunnel. An end sends an empty message
-    before it closes the tunnel.
+    Return True if `stream` was closed, and False if the tunnel was closed. Each process sends an
+    empty message before it closes the tunnel.
     """
     poller = zmq.Poller()
     for source in (tunnel, monitor, stream):

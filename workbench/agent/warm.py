@@ -46,7 +46,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _NAME = "workbench-warm"
 _LOAD_AFTER_S = 1.0
-"""The modules of `Settings` are loaded after so long without work, when a start has ended."""
+"""After a start, the modules of `Settings` are loaded once there was no work for this time."""
 _MAX_CONSENT_S = 10.0
 _DESCRIPTORS = 3
 _ARG_START_INDEX = 45
@@ -80,10 +80,10 @@ def threads_per_rank(slots: int) -> int | None:
 
 @contextlib.contextmanager
 def cuda_untouched() -> Iterator[None]:
-    """Make PyTorch query NVML instead of CUDA if code in the body asks whether there is a GPU.
+    """Make PyTorch query NVML, not CUDA, if code in the `with` block asks whether a GPU exists.
 
-    A process that has initialized CUDA cannot be forked into ranks that use a GPU: "Cannot
-    re-initialize CUDA in forked subprocess".
+    This matters because a process that has initialized CUDA cannot be forked into ranks that use a
+    GPU: "Cannot re-initialize CUDA in forked subprocess".
 
     Examples
     --------
@@ -103,7 +103,7 @@ def cuda_untouched() -> Iterator[None]:
 
 
 class ForkServer:
-    """Forks processes for the kernel. The agent of a kernel's first start becomes this.
+    """Forks processes for the kernel. It runs in the warm process.
 
     Parameters
     ----------
@@ -128,8 +128,9 @@ class ForkServer:
     def fork_agent(self, load: Load, threads: int | None, inherited: list[int]) -> bool:
         """Fork the agent, and become the warm process.
 
-        Return True in the child process, which continues as the agent. Return False in this
-        process if it cannot be forked. Otherwise, do not return in this process.
+        Return True in the child process, which continues as the agent. This process is then the
+        warm process and never returns from this call. If the fork is not possible, this process
+        remains the agent, and the call returns False.
 
         Parameters
         ----------
@@ -207,7 +208,7 @@ class ForkServer:
         return max(0.0, self._idle_since + self._settings.idle_s - time.monotonic())
 
     def _become_warm(self, inherited: list[int]) -> None:
-        """Release what belongs to the agent, which continues in the child process."""
+        """Release signals, descriptors and output, which now belong to the agent's process."""
         signal.set_wakeup_fd(-1)
         for signal_number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signal_number, signal.SIG_DFL)
@@ -362,7 +363,10 @@ def _package_folders() -> set[str]:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """Return what changes if a file is replaced or edited; empty if the file does not exist."""
+    """Return values (mtime, size, inode) that differ after a file was replaced or edited.
+
+    They are empty if the file does not exist.
+    """
     try:
         status = os.stat(path)  # noqa: PTH116 - thousands of files, between two starts
     except OSError:

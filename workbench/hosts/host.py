@@ -158,19 +158,19 @@ def parse_host(text: str) -> dict[str, Any]:
     match = _HOST_TEXT.fullmatch(text)
     if match is None:
         raise UsageError(_not_a_host(text))
-    user, ipv6, name, numbers = match.group("user", "ipv6", "name", "slots")
+    user, ipv6, name, port_and_slots = match.group("user", "ipv6", "name", "slots")
     if ipv6 is not None and ":" not in ipv6:
         raise UsageError(_not_a_host(text))
     values: dict[str, Any] = {"name": name if ipv6 is None else ipv6}
     if user is not None:
         values["user"] = user
-    if numbers is None:
+    if port_and_slots is None:
         return values
-    first, colon, slots = numbers.partition(":")
+    first, colon, slots = port_and_slots.partition(":")
     if _is_port(first) and (colon or user is not None):
         values["port"] = int(first)
     else:
-        slots = numbers
+        slots = port_and_slots
         colon = ":"
     if colon:
         try:
@@ -190,7 +190,7 @@ def _is_port(digits: str) -> bool:
 
 
 def whole_number(name: str, digits: str, maximum: int) -> int:
-    """Parse a whole number from 1 to `maximum`; `name` names it in the error.
+    """Parse a whole number from 1 to `maximum`; `name` is the field in the error message.
 
     Raises
     ------

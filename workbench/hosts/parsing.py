@@ -230,13 +230,13 @@ def read_host_file(path: Path) -> tuple[Host, ...]:
         ) from None
     hosts: dict[Identity, Host] = {}
     limits: dict[Identity, int] = {}
-    for number, line in enumerate(content.split("\n"), 1):
+    for line_number, line in enumerate(content.split("\n"), 1):
         try:
             words = _words(line)
             if words:
                 _add_line(words, hosts, limits)
         except UsageError as error:
-            raise UsageError(f"host file {path}, line {number}: {error}") from None
+            raise UsageError(f"host file {path}, line {line_number}: {error}") from None
     if not hosts:
         raise UsageError(
             f"host file {path}: it names no host. Write one per line, such as vm1 slots=2."
@@ -246,7 +246,7 @@ def read_host_file(path: Path) -> tuple[Host, ...]:
 
 
 def _words(line: str) -> list[str]:
-    """Return the words of a line without its comment; quotes enclose spaces."""
+    """Return the words of a line without its comment. Spaces within quotes belong to a word."""
     words: list[str] = []
     position = 0
     line = line.rstrip()
@@ -279,7 +279,7 @@ def _add_line(words: list[str], hosts: dict[Identity, Host], limits: dict[Identi
 
 
 def _read_keys(words: list[str], values: dict[str, Any]) -> int:
-    """Parse ``key=value`` words into the fields `values`, and return max_slots."""
+    """Parse ``key=value`` words, add their values to `values`, and return max_slots."""
     environment: dict[str, str] = {}
     seen = values.keys() - {"name"}
     for word in words:

@@ -33,9 +33,9 @@ RING_NOT_FORMED = "RingNotFormed"
 
 _MAX_TRIES = 3
 _MAX_RETRY_S = 20.0
-"""No further try begins later than this after the first one."""
+"""After this time since the first try, no further try begins."""
 _PATIENCE_S = 3.0
-"""The user's interrupt aborts the forming of a ring only after this time: it is usually quick."""
+"""An interrupt aborts the forming of a ring only after this time, which usually suffices."""
 _STEPS = {  # by the name of a function of `workbench.rank.session`
     "hello": "start",
     "join": "take its place",
@@ -195,7 +195,7 @@ class KernelBackend(ABC):
     ring_broken
         Whether the ranks are in no ring, because it could not be formed.
     transports
-        The transports of each rank's collectives, which its libraries reported last.
+        The transports of each rank's collectives, as the rank reported them last.
     controller
         What connects the ranks, if the library has a choice: ``"MPI"`` or ``"Gloo"``; or empty.
         Ranks that MPI connects can only be replaced all at once.
@@ -266,7 +266,7 @@ class KernelBackend(ABC):
         self.transports = {rank: check.transports for rank, check in enumerate(checks)}
 
     def shutdown_ring(self, ranks: list[int] | None = None, *, peer_lost: bool = False) -> None:
-        """Make ranks leave the ring. If one fails to leave, release the others that wait for it.
+        """Make ranks leave the ring. If a rank fails to leave, release the ranks that wait for it.
 
         Parameters
         ----------

@@ -33,7 +33,7 @@ _SHUT_DOWN = "Horovod has been shut down"
 _UNSUPPORTED_WITH_JOIN = "is not supported with Join"
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _POLL_S = 0.02
-"""How long the server takes to notice that it must stop. The default is half a second."""
+"""Maximum time until the server notices that it must stop. Python's default is 0.5 s."""
 
 
 class KernelHorovodBackend(KernelBackend):
@@ -232,9 +232,9 @@ class Rendezvous:
         self._server.process_request_thread = self._answer_if_allowed
         # The default handler also prints an error if a rank was freed before its answer arrived.
         self._server.handle_error = _print_error
-        # `init(plan)` is not called on purpose: without it, the server removes the address of a
-        # rank once that rank is connected. Otherwise the next hvd.init() in a cell could connect
-        # to an old address.
+        # Do not call the server's `init(plan)`. Without that call, the server removes a rank's
+        # address once that rank is connected, so the next hvd.init() in a cell cannot connect to
+        # an old address.
         serve = partial(self._server.serve_forever, poll_interval=_POLL_S)
         self._thread = threading.Thread(target=serve, daemon=True)
         self._thread.start()
@@ -268,7 +268,7 @@ class Rendezvous:
         Parameters
         ----------
         interface
-            The network interface of that rank's VM to which Gloo binds.
+            The network interface to which Gloo binds on the VM of that rank.
         """
         slot = self._plan[rank]
         values = {

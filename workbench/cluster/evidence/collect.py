@@ -38,7 +38,7 @@ class FailureContext:
     lost
         Why a rank could no longer answer, by rank.
     run, error
-        The cell and its error; None if no cell runs, or if no cell has failed.
+        The cell, and its error; None if no cell runs, and if the cell has not failed.
     at_s
         When this was recorded, in seconds since the epoch.
     """
@@ -70,7 +70,7 @@ def initial_bundle(
     ranks.add_ranks(bundle, processes, context.states, context.earlier, context.lost)
     if error is not None:
         # Use the errors of the run: they include ranks that were only released from a wait, and
-        # show where these waited. Copy them, because the cell's thread adds errors concurrently.
+        # show where these ranks waited. Copy the errors, because the cell's thread adds more.
         errors = () if run is None else tuple(run.errors.items())
         errors_by_rank = {rank: rank_error for rank, rank_error in errors if rank >= 0}
         ranks.add_errors(bundle, errors_by_rank, str(error.args[0]))

@@ -36,7 +36,7 @@ def add_ranks(
     states
         The states that ranks have reported for this bundle, by rank.
     earlier
-        The newest state of each rank before that.
+        The newest state that each rank reported before that request.
     lost
         The reason why a rank can no longer answer, by rank.
     """
@@ -61,9 +61,9 @@ def add_ranks(
     bundle.add_json("ranks.json", rows, "each rank: process, state, end")
     stacks = [_stack(info, states, earlier, lost) for info in infos.values()]
     bundle.add("stacks.txt", "\n".join(stacks), "the Python stack of each rank's main thread")
-    if silent := sorted(set(infos) - set(states)):
+    if unanswered := sorted(set(infos) - set(states)):
         bundle.mark_missing(
-            "stacks.txt: " + phrase(silent), "; ".join(_silence_reasons(silent, lost))
+            "stacks.txt: " + phrase(unanswered), "; ".join(_silence_reasons(unanswered, lost))
         )
     logs = [f"{_heading(infos[rank])}, {end['how']}:\n{end['log']}\n" for rank, end in ends.items()]
     bundle.add(

@@ -12,7 +12,7 @@ from workbench.wire import Message
 from workbench.wire.rank_messages import RankState, StateRequest
 
 _MAX_REQUESTS = 4
-"""The answers of so many requests are kept."""
+"""The answers to this many newest requests are kept."""
 
 
 class SeenState(NamedTuple):
@@ -74,6 +74,6 @@ class RankStates:
             return dict(answers)
 
     def latest(self) -> dict[int, SeenState]:
-        """Return the newest state of each rank that has reported one with a stack."""
+        """Return the newest state of each rank, if the rank has reported a state with a stack."""
         with self._changed:
             return dict(self._latest)

@@ -18,7 +18,7 @@ from workbench.timings.store import Rows
 MAX_ITERATIONS = 100
 """The newest iterations of each rank that a bundle contains."""
 _LAG_FACTOR = 4
-"""So many times the newest `MAX_ITERATIONS` rows per rank are searched, for ranks that lag."""
+"""Search this many times `MAX_ITERATIONS` rows per rank, because some ranks may lag behind."""
 _COLLECTIVES_OF_ITERATIONS = 2
 """The number of newest iterations for which each collective is listed."""
 _NOTHING_RECORDED = "no iteration was recorded (no optimizer.step() ran, or recording was off)"

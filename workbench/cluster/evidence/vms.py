@@ -52,9 +52,9 @@ def ask(agents: Sequence[Agent], limit_s: float = _MAX_ANSWER_S) -> dict[str, An
     Parameters
     ----------
     agents
-        The agents of all VMs. Lost ones are not asked.
+        The agents of all VMs. Lost agents are not asked.
     limit_s
-        Maximum time for the answers. The second samples may take half of it in addition.
+        Maximum time for the answers, in seconds. The second samples may take half as long again.
     """
     live_agents = [agent for agent in agents if not agent.lost]
     questions_by_agent = {
@@ -79,7 +79,7 @@ def ask(agents: Sequence[Agent], limit_s: float = _MAX_ANSWER_S) -> dict[str, An
 
 
 def _answers(agent: Agent, answered: dict[str, Any]) -> Answers:
-    """Return the answers of a VM. If it is lost, they have the reason for that."""
+    """Return the answers of a VM. If it is lost, each missing answer has the reason."""
     if isinstance(answered.get(SNAPSHOT), Unknown):
         del answered[SNAPSHOT]
     lost = dict.fromkeys((SAMPLE, LOG, RAS, PACKAGE_LOG), Unknown(agent.lost))
@@ -87,7 +87,7 @@ def _answers(agent: Agent, answered: dict[str, Any]) -> Answers:
 
 
 def this_vm() -> Answers:
-    """Return the same answers about the machine of this process."""
+    """Return the answers, as an agent gives them, about the machine of this process."""
     with Sampler() as sampler:
         sampler.sample()
         time.sleep(_SAMPLE_INTERVAL_S)

@@ -10,7 +10,9 @@
 - `ipyparallel_launcher`: starts agents for clusters that ipyparallel itself manages
 
 To add a launcher, add a module here with a subclass of `Launcher` or `RelayLauncher`, and an entry
-in the table `LAUNCHERS`.
+in the table `LAUNCHERS`. Also add it to `PLACES` and to the `launchers=` of its options in
+`workbench.cluster.start_options`, to the checks in `workbench.cluster.options`, and to
+labextension/src/cluster/fields.ts.
 """
 
 from __future__ import annotations
@@ -99,8 +101,8 @@ def refused_start(error: OSError) -> StartFailed:
 def read_shared(log: IO[bytes], start: int, size: int) -> str:
     """Read text from a log to which another process writes through the same open file.
 
-    The process shares the position of the open file, and writes there. This function does not move
-    the position. Otherwise, the process would overwrite its output.
+    That process writes at the file position, which both processes share. This function does not
+    move the position, because the process would then overwrite its earlier output.
     """
     return os.pread(log.fileno(), size, start).decode("utf-8", "replace")
 
@@ -203,7 +205,7 @@ class Launcher(ABC):
         agents
             The agents to start.
         grace_s
-            The agents end after so many seconds without a kernel.
+            The agents end after this many seconds without a kernel.
         deadline
             The time, on the clock of `time.monotonic`, at which to give up.
         interrupted
@@ -261,7 +263,7 @@ class Launcher(ABC):
         folder
             The folder of the agent.
         grace_s
-            The agent ends after so many seconds without a kernel.
+            The agent ends after this many seconds without a kernel.
         keep
             Whether the agent may outlive this process.
 

@@ -1,9 +1,9 @@
-"""The launcher for clusters that ipyparallel has started, with any of its own launchers.
+"""The launcher for clusters that ipyparallel has started with any of ipyparallel's launchers.
 
-This launcher reaches a VM through the engines there: one of them starts an agent, which forks a
+This launcher reaches a VM through the engines there: one engine starts an agent, which forks a
 rank for each engine of the job on this VM. The agent and the ranks connect to the kernel
-(`workbench.agent.tunnel`). Engines and controller keep running. The agent ends with the last of its
-engines.
+(`workbench.agent.tunnel`). Engines and controller keep running. The agent ends when all
+of its engines have ended.
 """
 
 from __future__ import annotations

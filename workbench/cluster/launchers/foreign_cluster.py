@@ -27,7 +27,7 @@ _POLL_S = 0.02
 _ENOUGH_S = 1.0
 """Maximum time for the answers of busy engines, if enough other engines have answered."""
 _SETTLED_S = 2.0
-"""If the number of ranks is open, the start waits so long for a further engine."""
+"""If the user gives no number of ranks, the start waits this long for a further engine."""
 _CALLS = "workbench.agent.engine_calls"
 _IDENTIFY = (
     "(lambda s, h: (h.gethostname(), s.executable))(__import__('sys'), __import__('socket'))"
@@ -188,7 +188,7 @@ class ForeignCluster:
         engines
             The numbers of the engines.
         enough
-            If it is not 0 and so many engines have answered, leave out the busy engines.
+            If this is not 0, and this many engines have answered, leave out the busy engines.
         deadline
             The time at which to give up, on the clock of `time.monotonic`.
         stop
@@ -255,7 +255,7 @@ class ForeignCluster:
                 results[engine] = self._result(engine, call)
                 continue
             with contextlib.suppress(Exception):
-                call.abort()  # the engine must not run it later
+                call.abort()  # the engine must not run the call later
             if not enough or len(calls) - len(waiting) < enough:
                 waited_s = time.monotonic() - began
                 _log.debug("Engine %d has not answered for %.1f s", engine, waited_s)

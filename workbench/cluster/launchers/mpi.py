@@ -96,11 +96,11 @@ class _MpiexecRun:
     log
         The output of mpiexec and of the slots.
     agents
-        The agents that it starts.
+        The agents that mpiexec starts.
     ready
         The numbers of the slots that are ready, by the folder of their agent.
     failed
-        Exit status and last output of a slot that has failed, by the folder of its agent.
+        The exit status and the last output of a failed slot, by the folder of the slot's agent.
     """
 
     process: subprocess.Popen[bytes]
@@ -150,8 +150,8 @@ class _MpiexecRun:
 class MpiLauncher(SshLauncher):
     """Starts agents with mpiexec, and connects to the agents of other VMs over ssh.
 
-    The parameter `config` is an ssh client configuration, which replaces the user's, also for
-    mpiexec. The parameter `arguments` has further arguments of mpiexec.
+    The parameter `config` is an ssh client configuration, which replaces the user's, for
+    mpiexec too. The parameter `arguments` has further arguments of mpiexec.
     """
 
     needs_hosts = False

@@ -134,7 +134,7 @@ def _shared(candidates: list[list[_Candidate]], reached: set[str]) -> list[Link]
     candidates
         The usable interfaces of each VM.
     reached
-        The addresses that ssh uses. They decide between networks that are otherwise equal.
+        The addresses that ssh uses. Among equally good networks, they decide.
     """
     best: tuple[tuple[bool, float, bool], list[Link]] | None = None
     for network in {candidate.network for candidate in candidates[0]}:
@@ -292,7 +292,7 @@ def place(
     nearest = _nearest_ports(snapshot, gpus, layer)
     nccl_variables = _nccl_environment(snapshot, interface, layer)
     placements = []
-    for index in (slot % len(gpus) for slot in range(slots)):
+    for index in (slot % len(gpus) for slot in range(slots)):  # ranks share GPUs if too few
         gpu = gpus[index]
         port = nearest[index]
         node = facts.numa_of.get(str(gpu.pci_address))

@@ -77,7 +77,7 @@ class Vms:
 
     @property
     def libraries(self) -> list[str]:
-        """The names of the libraries that VMs report a version of, now or after loading them."""
+        """``torch``, and the names of the libraries that any VM has loaded."""
         names = ["torch", *(name for agent in self.agents for name in agent.loaded.versions)]
         return list(dict.fromkeys(names))
 
@@ -275,7 +275,7 @@ def clock_offset(vms: Vms) -> Iterable[Case]:
 
 
 def _clock_offset(agent: Agent) -> float:
-    """Return how far the VM's clock is ahead of this one's, in seconds."""
+    """Return how far the VM's clock is ahead of this machine's clock, in seconds."""
     began = time.time()
     answer = float(agent.ask("clock"))
     return answer - (began + time.time()) / 2
@@ -322,7 +322,7 @@ WARNINGS: tuple[Rule[Vms], ...] = (too_few_gpus, clock_offset, mtu_mismatch)
 
 @dataclass(frozen=True)
 class Survey:
-    """The checks of all VMs, and the snapshots by VM name. VMs that do not answer have none."""
+    """The checks of all VMs, and the snapshots by VM name, without VMs that do not answer."""
 
     preflight: Preflight
     snapshots: dict[str, Snapshot]
@@ -343,7 +343,7 @@ def survey(
     ssh_config
         An ssh client configuration, which replaces the user's.
     ssh_key
-        The key file of hosts that have none.
+        The key file of hosts without a key file.
     timeout_s
         The time limit for the start of all agents.
 

@@ -35,13 +35,13 @@ read -r line && exit
 sleep 1
 for try in 1 2 3 4 5 6; do scancel --quiet --name="$1" && exit; sleep 10; done
 """
-"""Cancels the job when the kernel has ended: its end closes the pipe, even after SIGKILL.
+"""Cancels the job when the kernel has ended. The end closes the pipe, even after SIGKILL.
 
 A kept cluster has this guard only while its job waits in the queue.
 """
 _FIRST_PAUSE_S = 0.05
 _MAX_FAILURES = 5
-"""So many consecutive failed polls end the wait. Fewer may come from a controller's restart."""
+"""The wait ends after this many consecutive failed polls. A controller's restart causes fewer."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Allocation:
     Attributes
     ----------
     name
-        The name of our steps, and of the job if it is our own.
+        The name of this cluster's steps, and of the job if `own` is True.
     job
         The id of the job; empty before it is known.
     own

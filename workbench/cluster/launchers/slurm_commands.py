@@ -19,7 +19,7 @@ from workbench.hosts import Host
 _log = logging.getLogger(__name__)
 
 _MAX_COMMAND_S = 20.0
-"""Time limit of a command. It exceeds the commands' own limit for a silent controller."""
+"""Time limit of a command. The commands wait less long for a silent controller."""
 _KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 """Variables that say how to reach Slurm. The others describe the job step of this process."""
 _HOLDER = """#!/bin/sh
@@ -218,7 +218,7 @@ def hosts_of(job: Job, gpus_per_task: int = 0) -> tuple[tuple[Host, ...], dict[s
     """Return the nodes of a job, with its tasks as slots, and the number of GPUs of each node.
 
     Each node gets one task. Each further task goes to the node with the fewest tasks that has room
-    for it.
+    for another task.
     """
     per_node = job.number("NtasksPerN:B:S:C")
     cpus_per_task = job.number("CPUs/Task") or 1
@@ -306,14 +306,14 @@ def describe_job(job_id: str) -> str:
 
 
 def cancel(job_id: str, name: str, *, is_own_job: bool) -> None:
-    """Cancel a job, or only our steps in it.
+    """Cancel a job, or only this cluster's steps in the job.
 
     Parameters
     ----------
     job_id
         The id of the job; empty if it is unknown.
     name
-        The name of our steps, and of the job if it is our own.
+        The name of this cluster's steps, and of the job if it was submitted for this cluster.
     is_own_job
         Whether to cancel the whole job, because it was submitted for this cluster.
 

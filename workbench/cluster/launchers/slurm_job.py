@@ -147,7 +147,7 @@ def _parse_duration_s(time_text: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _count_ids(numbers: str) -> int:
+def _count_ids(id_ranges: str) -> int:
     """Return how many ids a text such as ``0-2,5`` contains.
 
     Examples
@@ -155,5 +155,5 @@ def _count_ids(numbers: str) -> int:
     >>> _count_ids("0-2,5")
     4
     """
-    spans = [part.split("-") for part in numbers.split(",") if part]
+    spans = [part.split("-") for part in id_ranges.split(",") if part]
     return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
