@@ -39,7 +39,7 @@ class AttributeNames:
         self._interrupts = interrupts
 
     def receive(self, message: Message) -> bool:
-        """Handle a request; return whether the message is one."""
+        """Handle a request; return whether the message is a request for names."""
         if not isinstance(message, AttributesRequest):
             return False
         names: Iterable[str] = ()
@@ -118,9 +118,9 @@ def _dictionaries(value: Any) -> list[Any]:
 
 
 def _instance_dict(value: Any) -> Any:
-    """Return the dictionary of an object; an empty one if its class defines ``__dict__`` itself.
+    """Return an object's ``__dict__``.
 
-    An object without a dictionary has an empty one too.
+    The result is an empty dict if the object has none, or if its class overrides ``__dict__``.
     """
     for cls in _mro(type(value)):
         if "__dict__" in vars_of(cls):
@@ -128,6 +128,7 @@ def _instance_dict(value: Any) -> Any:
             if type(descriptor) is GetSetDescriptorType:
                 return descriptor.__get__(value)
             break
+    # the `__dict__` of `ModuleType` is no GetSetDescriptorType, but runs no code of the user
     return value.__dict__ if type(value) is ModuleType else {}
 
 

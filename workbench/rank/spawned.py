@@ -27,7 +27,7 @@ _MAX_OBJECTS = 500
 
 
 def install() -> None:
-    """Check each process before it is spawned from now on."""
+    """From now on, check each process before it is spawned."""
     for module in _MODULES:
         after_import(module, _check_starts)
 
@@ -78,7 +78,10 @@ def _name_in_cell(process: BaseProcess) -> str:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """Return the objects that are pickled with an object, and may come from a cell."""
+    """Return the objects that are pickled with an object.
+
+    Their class or function may be defined in a cell.
+    """
     if isinstance(value, dict):
         return list(value.values())[:_MAX_OBJECTS]
     if isinstance(value, (tuple, list)):

@@ -216,7 +216,7 @@ class Batches:
         return [load for load in self._kept if not keys.isdisjoint(load.storages)]
 
     def _of_call(self, arguments: Any, options: Any) -> LoaderCall | None:
-        """Return the batch of a forward that may not train: the latest one that fits."""
+        """Return the batch of a forward that may not train: the latest possible batch."""
         shared = self._sharing((arguments, options) if options else arguments)
         if shared:
             return shared[-1]
@@ -282,7 +282,9 @@ def first_dimension(batch: Any) -> int:
     0
     """
     batch_size = 0
-    with torch._C.DisableTorchFunction():  # a mode of the user is not to see us
+    with (
+        torch._C.DisableTorchFunction()
+    ):  # a TorchFunctionMode of the user must not see these calls
         for value in _values(batch):
             if isinstance(value, torch.Tensor) and value.dim():
                 size = value.shape[0]
@@ -344,7 +346,7 @@ def _storages(value: Any) -> dict[int, Any]:
     storages = {}
     with torch._C.DisableTorchFunction():
         for tensor in _tensors(value):
-            with suppress(RuntimeError, NotImplementedError):  # it has none
+            with suppress(RuntimeError, NotImplementedError):  # the tensor has no storage
                 storage = tensor.untyped_storage()
                 storages[storage._cdata] = storage
     return storages

@@ -41,7 +41,7 @@ class Collected:
     Attributes
     ----------
     operations
-        Description of each.
+        Description of each collective.
     times
         ``time.perf_counter_ns()`` of shape (`TIMES`, operations).
     """
@@ -147,6 +147,6 @@ def _collected(reported: Sequence[tuple[Operation, int, int]]) -> Collected:
     if not reported:
         return NONE
     operations, submitted, finished = zip(*reported, strict=True)
-    # of the transfer it is only known that it lies between submission and end
+    # the exact times of the transfer are unknown: it lies between submission and end
     columns = (submitted, submitted, submitted, finished, finished)
     return Collected(operations, np.array(columns, np.int64))

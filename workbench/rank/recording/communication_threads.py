@@ -30,7 +30,7 @@ class CommunicationThreads:
         python = {thread.native_id for thread in threading.enumerate()}
         used_ns = {}
         for tid in set(_threads()) - self._before - python:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the thread has ended
                 if not (_TASKS / str(tid) / "comm").read_text().startswith(_OTHERS):
                     used_ns[tid] = 0
         self._used_ns = used_ns  # is set last, because another thread may be in `cpu_ns`
@@ -39,7 +39,7 @@ class CommunicationThreads:
         """Return the CPU time of these threads so far in nanoseconds; 0 without threads."""
         used_ns = self._used_ns
         for tid in used_ns:
-            with contextlib.suppress(OSError):  # it has ended: its last reading counts
+            with contextlib.suppress(OSError):  # the thread has ended: the last reading counts
                 used_ns[tid] = time.clock_gettime_ns((~tid << 3) | _PER_THREAD)
         return sum(used_ns.values())
 

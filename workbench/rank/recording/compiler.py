@@ -1,8 +1,8 @@
 """Keeps ``torch.compile`` from compiling functions of this package.
 
-It compiles each Python function that is called within compiled code, or where that code is
-interrupted. It would count this package's functions among the user's, and warn that they are
-compiled too often.
+``torch.compile`` compiles each Python function that is called within compiled code, or where that
+code is interrupted. PyTorch would count this package's functions among the user's, and warn that
+they are compiled too often.
 """
 
 from __future__ import annotations

@@ -134,7 +134,10 @@ class Guard:
         return guarded
 
     def call(self, function: Function, *args: Any, **kwargs: Any) -> Any:
-        """Call such a function and return its result; None if bookkeeping fails or has failed."""
+        """Call a function that calls no code of the user, and return the function's result.
+
+        Return None if the bookkeeping fails now or has failed before.
+        """
         if self.broken:
             return None
         try:

@@ -16,8 +16,8 @@ class StepRecord:
     """The recording between two optimizer steps; times as ``time.perf_counter_ns()``.
 
     `handles` identify the collectives that the rank has waited for. `progress` is the result of
-    `Batches.take`. `mark` gets the number of the iteration. `limit_bytes` is defined in
-    `workbench.rank.recording.exchange`.
+    `Batches.take`. `mark` gets the number of the iteration when the iteration ends.
+    `limit_bytes` is defined in `workbench.rank.recording.exchange`.
     """
 
     start: int

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Times = npt.NDArray[np.int64]
 
 _LAST_TICK = 0xFFFFFFFF
-_FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
+_FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNRECORDED_COMMUNICATION = map(
     int,
     (
         Flag.FIRST_OF_CELL,
@@ -46,32 +46,32 @@ _MAX_LAYOUTS = 256
 """Maximum number of numbered layouts; after that, numbers are reused."""
 
 
-class _Order(NamedTuple):
-    """Operations in the order of a layout.
+class _CollectiveSet(NamedTuple):
+    """The collectives of an iteration, in the order of a layout.
 
     Attributes
     ----------
-    places
+    indices
         Index of each operation of the layout in the unordered operations.
     layout
         Number of the layout.
     size_bytes, tensors
         Sums over all operations.
-    one_set
+    is_one_process_set
         Whether all operations ran in one process set.
-    timed
+    has_all_times
         Whether all `TIMES` of the operations are recorded.
     """
 
-    places: npt.NDArray[np.intp]
+    indices: npt.NDArray[np.intp]
     layout: int
     size_bytes: int
     tensors: int
-    one_set: bool
-    timed: bool
+    is_one_process_set: bool
+    has_all_times: bool
 
 
-class _Window(NamedTuple):
+class _Iteration(NamedTuple):
     """Contents of an iteration's record besides its collectives; times in nanoseconds.
 
     Attributes
@@ -99,14 +99,14 @@ class _Window(NamedTuple):
 class Packer:
     """Makes records of iterations, and layouts of their collectives.
 
-    A collective belongs to the iteration that has waited for it.
+    A collective belongs to the iteration that waited for the collective.
 
     Parameters
     ----------
     sources
         The sources of the collectives.
     world_size
-        Number of ranks in the ring.
+        Number of ranks.
     dropped
         Returns the number of records that this rank has dropped.
     cpu_ns
@@ -138,8 +138,8 @@ class Packer:
         self.failed = 0
         self.exchange = CellExchange()
         self._layouts: dict[tuple[Operation, ...], int] = {}
-        self._orders: dict[tuple[Operation, ...], _Order] = {}
-        self._latest: tuple[tuple[Operation, ...], _Order] | None = None
+        self._collective_sets: dict[tuple[Operation, ...], _CollectiveSet] = {}
+        self._latest: tuple[tuple[Operation, ...], _CollectiveSet] | None = None
         self._lost = self._all_lost(), 0
         """Number of lost collectives, and the time of the latest loss."""
 
@@ -171,37 +171,39 @@ class Packer:
         lost = self._lost
         good = []
         try:
-            packed = self._pack_all(cell, lambda: [_window(item) for item in items], done)
+            packed = self._pack_all(cell, lambda: [_iteration(item) for item in items], done)
         except Exception:  # noqa: BLE001 - a bad iteration must not lose the others
             for item, collected in zip(items, done, strict=True):
                 try:
-                    window = _window(item)
-                    list(self._packed(cell, [window], [collected]))
+                    iteration = _iteration(item)
+                    list(self._packed(cell, [iteration], [collected]))
                 except Exception:  # noqa: BLE001 - as above
                     self.failed += 1  # is counted first: each sent record has the number
                 else:
-                    good.append((window, collected))
+                    good.append((iteration, collected))
             self._lost = lost
             packed = []
-            self.forget_layouts()  # some may be new, and were not sent
+            self.forget_layouts()  # a new layout may not have been sent
         yield from packed
-        for window, collected in good:
-            yield from self._packed(cell, [window], [collected])
+        for iteration, collected in good:
+            yield from self._packed(cell, [iteration], [collected])
 
     def _pack_all(
-        self, cell: int, windows: Callable[[], list[_Window]], done: list[Collected]
+        self, cell: int, iterations: Callable[[], list[_Iteration]], done: list[Collected]
     ) -> list[tuple[Layout | None, bytes]]:
         def attempt() -> list[tuple[Layout | None, bytes]]:
             try:
-                return list(self._packed(cell, windows(), done))
+                return list(self._packed(cell, iterations(), done))
             except BaseException:
-                self.forget_layouts()  # some may be new, and were not sent
+                self.forget_layouts()  # a new layout may not have been sent
                 raise
 
         return self._with_memory(attempt)
 
     def _with_memory(self, make: Callable[[], T]) -> T:
-        """Call a function until a cell leaves enough memory for it, and return its result.
+        """Call a function, again after each MemoryError, and return the function's result.
+
+        A cell may use all memory for a short time.
 
         Raises
         ------
@@ -244,113 +246,131 @@ class Packer:
             start = int(outside.times[0].min())
             end = int(outside.times[-1].max())
             flags = int(Flag.OUTSIDE)
-            window = _Window(0, start, end - start, [0] * Phase.GAP, flags, [])
-            yield from self._pack_all(cell, partial(list, [window]), [outside])
+            iteration = _Iteration(0, start, end - start, [0] * Phase.GAP, flags, [])
+            yield from self._pack_all(cell, partial(list, [iteration]), [outside])
 
     def _packed(
-        self, cell: int, windows: list[_Window], done: list[Collected]
+        self, cell: int, iterations: list[_Iteration], done: list[Collected]
     ) -> Iterator[tuple[Layout | None, bytes]]:
-        orders, layouts = zip(
+        collective_sets, layouts = zip(
             *[self._lay_out(collected.operations) for collected in done], strict=True
         )
         times = np.concatenate(
             [
-                collected.times.take(order.places, axis=1) - window.start
-                for collected, order, window in zip(done, orders, windows, strict=True)
+                collected.times.take(collective_set.indices, axis=1) - iteration.start
+                for collected, collective_set, iteration in zip(
+                    done, collective_sets, iterations, strict=True
+                )
             ],
             axis=1,
         )
         counts = np.array([len(collected.operations) for collected in done])
         buffers = Buffers.of(times, counts)
         records = self._records(
-            cell, windows, orders, durations(times, buffers, [_waits(window) for window in windows])
+            cell,
+            iterations,
+            collective_sets,
+            durations(times, buffers, [_waits(iteration) for iteration in iterations]),
         )
         yield from zip(layouts, pack_all(records, _ticks(times), buffers), strict=True)
-        for window, record in zip(windows, records, strict=True):
-            added = int(record.flags), window.limit_bytes, record.size_bytes, record.tensors
+        for iteration, record in zip(iterations, records, strict=True):
+            added = int(record.flags), iteration.limit_bytes, record.size_bytes, record.tensors
             self.exchange.add(cell, *added)
 
-    def _lay_out(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
+    def _lay_out(self, operations: tuple[Operation, ...]) -> tuple[_CollectiveSet, Layout | None]:
         """Return the order of operations in their layout, and the layout if it is new.
 
-        Its number is the same for each order of the operations.
+        The layout has the same number for each order of the operations.
         """
-        # most iterations have the same tuple, and computing its hash would take long
+        # most iterations have the same tuple: comparing identities avoids hashing the tuple
         if self._latest is None or self._latest[0] is not operations:
-            if operations not in self._orders:
-                return self._new_order(operations)
-            self._latest = operations, self._orders[operations]
+            if operations not in self._collective_sets:
+                return self._new_collective_set(operations)
+            self._latest = operations, self._collective_sets[operations]
         return self._latest[1], None
 
     def forget_layouts(self) -> None:
         """Send the layouts again before the next records that use them."""
-        self._orders.clear()
+        self._collective_sets.clear()
         self._layouts.clear()
         self._latest = None
 
-    def _new_order(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
-        places = sorted(range(len(operations)), key=operations.__getitem__)
-        key = tuple(operations[index] for index in places)
-        if len(self._orders) == _MAX_LAYOUTS:  # sparse operations have another size each time
+    def _new_collective_set(
+        self, operations: tuple[Operation, ...]
+    ) -> tuple[_CollectiveSet, Layout | None]:
+        indices = sorted(range(len(operations)), key=operations.__getitem__)
+        key = tuple(operations[index] for index in indices)
+        if (
+            len(self._collective_sets) == _MAX_LAYOUTS
+        ):  # sparse operations have another size each time
             self.forget_layouts()
         new = key not in self._layouts
         number = self._layouts.setdefault(key, len(self._layouts))
-        order = self._orders[operations] = _Order(
-            np.array(places, np.intp),
+        collective_set = self._collective_sets[operations] = _CollectiveSet(
+            np.array(indices, np.intp),
             number,
             sum(operation.size for operation in operations),
             sum(operation.tensors for operation in operations),
             len({operation.process_set for operation in operations}) <= 1,
             all(operation.library for operation in operations),
         )
-        return order, _layout(number, key) if new else None
+        return collective_set, _layout(number, key) if new else None
 
     def _records(
         self,
         cell: int,
-        windows: list[_Window],
-        orders: Sequence[_Order],
-        lasting: Sequence[Durations],
+        iterations: list[_Iteration],
+        collective_sets: Sequence[_CollectiveSet],
+        communication_durations: Sequence[Durations],
     ) -> list[IterationRecord]:
-        """Return records without the times of collectives; `lasting` are their `durations`."""
+        """Return records without the times of collectives.
+
+        `communication_durations` is the result of `durations`.
+        """
         dropped = self._dropped() + self.failed
         lost = self._all_lost()
         if lost > self._lost[0]:
             self._lost = lost, perf_counter_ns()
         cpu_ns = self._cpu_ns()
-        until = self._lost[1]  # the loss may concern any iteration that began earlier
+        # lost collectives may belong to any iteration that began before the loss was noticed
+        loss_noticed_ns = self._lost[1]
         return [
             IterationRecord(
                 cell,
-                window.number,
-                window.start,
-                window.duration,
-                data_ns=window.spent[Phase.DATA],
-                copy_ns=window.spent[Phase.COPY],
-                forward_ns=window.spent[Phase.FORWARD],
-                backward_ns=window.spent[Phase.BACKWARD],
-                exposed_ns=window.spent[Phase.EXPOSED] + window.spent[Phase.MESSAGES],
-                messages_ns=window.spent[Phase.MESSAGES],
-                optimizer_ns=window.spent[Phase.OPTIMIZER],
-                other_ns=window.spent[Phase.OTHER],
+                iteration.number,
+                iteration.start,
+                iteration.duration,
+                data_ns=iteration.spent[Phase.DATA],
+                copy_ns=iteration.spent[Phase.COPY],
+                forward_ns=iteration.spent[Phase.FORWARD],
+                backward_ns=iteration.spent[Phase.BACKWARD],
+                exposed_ns=iteration.spent[Phase.EXPOSED] + iteration.spent[Phase.MESSAGES],
+                messages_ns=iteration.spent[Phase.MESSAGES],
+                optimizer_ns=iteration.spent[Phase.OPTIMIZER],
+                other_ns=iteration.spent[Phase.OTHER],
                 communication_ns=communication,
                 overlapped_ns=communication - waited,
-                stopped_ns=stopped if order.one_set else 0,
-                transfer_ns=transfer if order.timed else 0,
-                size_bytes=order.size_bytes,
-                tensors=order.tensors,
+                stopped_ns=waited_for_earlier if collective_set.is_one_process_set else 0,
+                transfer_ns=transfer if collective_set.has_all_times else 0,
+                size_bytes=collective_set.size_bytes,
+                tensors=collective_set.tensors,
                 world_size=self._world_size,
                 dropped=dropped,
                 flags=Flag(
-                    window.flags | _UNHEARD * (window.start < until) | _TRANSFERS_SEEN * order.timed
+                    iteration.flags
+                    | _UNRECORDED_COMMUNICATION * (iteration.start < loss_noticed_ns)
+                    | _TRANSFERS_SEEN * collective_set.has_all_times
                 ),
-                layout=order.layout,
-                **window.progress._asdict(),
+                layout=collective_set.layout,
+                **iteration.progress._asdict(),
                 communication_cpu_ns=cpu_ns,
             )
-            for window, order, (communication, waited, transfer, stopped) in zip(
-                windows, orders, lasting, strict=True
-            )
+            for iteration, collective_set, (
+                communication,
+                waited,
+                transfer,
+                waited_for_earlier,
+            ) in zip(iterations, collective_sets, communication_durations, strict=True)
         ]
 
 
@@ -361,8 +381,8 @@ def _handles(steps: list[StepRecord]) -> Sequence[int]:
     return [handle for step in steps for handle in step.handles]
 
 
-def _window(item: RecordedIteration) -> _Window:
-    """Return the begin, phases, flags and waits of an iteration."""
+def _iteration(item: RecordedIteration) -> _Iteration:
+    """Add up the steps of a recorded iteration."""
     steps = item.steps
     start = steps[0].start
     duration = steps[-1].end - steps[0].start
@@ -375,14 +395,16 @@ def _window(item: RecordedIteration) -> _Window:
         columns = [span.take() for span in spans]
         flags = flags | _DEVICE_TIMES
     spent = columns[0] if len(columns) == 1 else [sum(span) for span in zip(*columns, strict=True)]
-    if flags & _FORWARD_UNSEEN:  # if one step lacks its forward, this time of all is `other`
+    if (
+        flags & _FORWARD_UNSEEN
+    ):  # if one step lacks its forward, DATA and FORWARD of all steps are `other`
         spent[Phase.OTHER] += spent[Phase.DATA] + spent[Phase.FORWARD]
         spent[Phase.DATA] = spent[Phase.FORWARD] = 0
     if flags & _DEVICE_TIMES:
         duration = sum(spent)
     waits = [wait for step in steps for wait in step.waits]
     limit = min(step.limit_bytes for step in steps)
-    return _Window(item.index, start, duration, spent, flags, waits, _progress(steps), limit)
+    return _Iteration(item.index, start, duration, spent, flags, waits, _progress(steps), limit)
 
 
 def _progress(steps: list[StepRecord]) -> BatchProgress:
@@ -397,9 +419,9 @@ def _progress(steps: list[StepRecord]) -> BatchProgress:
     return loaded[-1]._replace(samples=sum(counts) if all(counts) else 0)
 
 
-def _waits(window: _Window) -> list[Interval]:
+def _waits(iteration: _Iteration) -> list[Interval]:
     """Return the intervals of waiting, in nanoseconds since the start of the iteration."""
-    return [(begin - window.start, end - window.start) for begin, end in window.waits]
+    return [(begin - iteration.start, end - iteration.start) for begin, end in iteration.waits]
 
 
 def _layout(number: int, key: tuple[Operation, ...]) -> Layout:

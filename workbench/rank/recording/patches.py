@@ -69,7 +69,7 @@ class Patches:
         return make(original)
 
     def remove(self) -> None:
-        """Restore the originals, except where a cell has replaced our function by its own.
+        """Restore the replaced functions, except where a cell has replaced our function by its own.
 
         The cell's function may call our function, so our function stays in use.
         """

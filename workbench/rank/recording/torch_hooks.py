@@ -48,7 +48,7 @@ _BOOKKEEPING = (
 )
 """Modules that call no functions of the user."""
 _FRAMES = 3
-"""Number of frames of a replaced function: the guard, the replacement, and the original's call."""
+"""Number of frames that a replacement adds: the guard, the replacement, the original's call."""
 _KNOWN_AFTER = 4
 """After this number of steps of each optimizer, all models of the loop have been found."""
 _IN_VAIN = 4
@@ -129,10 +129,11 @@ class TorchHooks(Hooks):
         return set_eval_frame
 
     def remove(self) -> None:
-        """Stop recording and restore the originals."""
+        """Stop recording and restore the functions that were replaced."""
         self._modules.remove()
         super().remove()
-        self._note_capture(begins=False)  # its end will not be noted
+        # from now on, no hook will report the end of a CUDA graph capture
+        self._note_capture(begins=False)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -154,7 +155,7 @@ class TorchHooks(Hooks):
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_compiling():
-            _compiled_steps.append(optimizer)  # the compiled code will do this each time
+            _compiled_steps.append(optimizer)  # compiled code repeats this at each run
         else:
             self._guarded_end(optimizer)
 
@@ -209,7 +210,7 @@ class TorchHooks(Hooks):
 
     @contextmanager
     def _hidden(self) -> Iterator[None]:
-        """Hide our hooks from the body, which would refuse or compile modules with hooks."""
+        """Remove our hooks in the `with` block, whose code would refuse or compile them."""
         hooked = self._modules.searching or self._modules.found
         self._modules.remove()
         try:
