@@ -36,7 +36,7 @@ class Request:
     rebuild
         Compile even if the cache has the wheel.
     jobs
-        Number of parallel compilers; None chooses it by cores and memory.
+        Number of parallel compilers; None means as many as cores and memory permit.
     """
 
     wanted: tuple[str, ...] = ()

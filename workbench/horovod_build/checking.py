@@ -49,7 +49,7 @@ class Report:
     unpatched
         Names of the patches (`patches.PATCHES`) that its record does not list.
     problem
-        Why it should be rebuilt, with what to do; None if it fits.
+        Why Horovod should be rebuilt, with what to do; None if it fits.
     """
 
     version: str | None

@@ -109,7 +109,7 @@ def tool_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
     return {
         "PYTHONPATH": _joined(str(tools), base, "PYTHONPATH"),
         "PATH": _joined(str(tools / "bin"), base, "PATH"),
-        "LC_ALL": "C",  # `diagnosis` matches English messages
+        "LC_ALL": "C",  # the rules in `failures` match English messages
     }
 
 

@@ -1,7 +1,8 @@
 """Messages between the kernel, the agents and the ranks, and the connections that carry them.
 
 - `rank_messages`, `transfer_messages`, `completion_messages`, `prompt_messages`: messages between
-  the kernel and a rank
+  the kernel and a rank; `profile_messages`: profile a rank with PyTorch's profiler;
+  `sample_messages`: sample its Python lines; `logged_values`: values that a cell logs
 - `vm_messages`: messages of the ranks of a VM, merged
 - `agent_messages`: messages between the kernel and the agent of a VM
 - `warm_messages`: messages between a kernel and its warm process
@@ -18,6 +19,10 @@
   `kernel_socket`: the socket at which a kernel attaches to such a process
 - `foreign_engine`: what an engine of another ipyparallel cluster reports
 - `connection_file`: waits for ipyparallel's connection files
+
+To add a message between the kernel and a rank, define a subclass of `Message` in a module that both
+import; this package imports most of them. Handle it in the kernel's `ClusterProcesses._dispatch` or
+in the rank's `Session._receive`. A message of an agent is also added to `agent_messages._MESSAGES`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -14,9 +14,10 @@ class Address:
     Attributes
     ----------
     rank
-        Identifies the process. `of_vm` gives the number for the stream of a VM.
+        Number of the rank that connects, or `of_vm` for the merged stream of a VM.
     server_key, public_key, secret_key
-        Empty for a socket in a folder that only this user can use.
+        Public key of the kernel's socket, and key pair of the connecting socket. Empty for a
+        socket in a folder that only this user can use.
 
     Examples
     --------
@@ -58,7 +59,7 @@ def of_vm(vm: int) -> int:
 
 
 def is_own_address(address: str) -> bool:
-    """Return whether an IPv4 or IPv6 address belongs to this VM, so that it can listen there.
+    """Return whether an IPv4 or IPv6 address belongs to this VM, so that a socket can listen there.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from workbench.wire.address import Address
 from workbench.wire.message import from_json
 
 PROTOCOL = 3
-"""Increased with every change that the other end cannot read."""
+"""Version of the messages. It is increased with every change that older versions cannot read."""
 MARK = b"\x1eworkbench "
 
 # from the kernel
@@ -26,14 +26,14 @@ MARK = b"\x1eworkbench "
 
 @dataclass(frozen=True)
 class Attach:
-    """The first message of each connection.
+    """Opens each connection: the kernel's first message.
 
     Attributes
     ----------
     session
         Identifies the kernel's use of this agent; the same after a reconnect.
     silence_s
-        The connection counts as closed after so many seconds without a message; None means never.
+        The connection counts as closed after this many seconds without a message; None: never.
     """
 
     session: str
@@ -42,7 +42,19 @@ class Attach:
 
 @dataclass(frozen=True)
 class Load:
-    """Asks the agent to import PyTorch and a backend, with settings for all ranks of the VM."""
+    """Asks the agent to import PyTorch and a backend, with settings for all ranks of the VM.
+
+    Attributes
+    ----------
+    slots
+        Number of ranks on the VM.
+    backend
+        Name of the backend, as in `workbench.rank.backends.BACKENDS`.
+    environment
+        Environment variables of all ranks.
+    directory
+        Working directory of the ranks; None keeps the agent's.
+    """
 
     slots: int
     backend: str
@@ -57,11 +69,12 @@ class StartRank:
     Attributes
     ----------
     start
-        Identifies this attempt; the report on it repeats the id.
+        Identifies this attempt; `Started` or `Refused` repeats it.
     connection
         ipyparallel's connection information, keys included.
     stream
-        Where the kernel receives the merged records of the VM; None if each rank sends its own.
+        Where the kernel receives the merged records of the VM; None if each rank sends its records
+        itself.
     """
 
     slot: int
@@ -81,7 +94,7 @@ class StopRanks:
 
 @dataclass(frozen=True)
 class SignalRanks:
-    """Asks the agent to send a signal to every rank."""
+    """Asks the agent to send the signal with this number to every rank."""
 
     number: int
 
@@ -115,7 +128,7 @@ class Hello:
     Attributes
     ----------
     received
-        How many messages of this session have arrived, `Attach` and `Ping` not counted.
+        Number of messages of this session that have arrived, without `Attach` and `Ping`.
     protocol, version
         `PROTOCOL`, and the version of this package.
     began
@@ -172,17 +185,17 @@ class Loaded:
     Attributes
     ----------
     versions
-        Versions of ``"torch"``, of ``"cuda"`` as PyTorch was built with it (empty without),
-        and of the libraries that the backend uses.
+        Versions of ``"torch"``, of the ``"cuda"`` that PyTorch was built with (empty without
+        CUDA), and of the libraries that the backend uses.
     threads
         OpenMP threads of each rank; None if the user has set them.
     error
-        Why it failed; empty otherwise.
+        Why the import failed; empty otherwise.
     step
         The step that failed: ``"directory"`` or ``"import"``.
     pid, began
-        The process in which the agent continues, as in `Hello`, if the agent has changed to
-        another process.
+        Id and start time of the process in which the agent continues, as in `Hello`; 0 if the
+        agent has not moved to another process.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -222,7 +235,7 @@ class Exited:
     oom
         What is known about memory that ran out, or an empty string.
     log
-        The last lines of its log.
+        The last lines of the process's log.
     """
 
     pid: int
@@ -259,9 +272,9 @@ class AgentEnded:
     Attributes
     ----------
     code
-        Its exit status; None if it is unknown.
+        The agent's exit status; None if it is unknown.
     log
-        The last lines of its log.
+        The last lines of the agent's log.
     why
         Why the relay has ended it; empty otherwise.
     """

@@ -22,7 +22,7 @@ def _is_complete(path: Path) -> bool:
 def wait_until_complete(
     path: Path, timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> bool:
-    """Wait for a complete file. Return whether it was complete within `timeout_s`.
+    """Wait until a connection file is complete. Return whether it was within `timeout_s` seconds.
 
     Parameters
     ----------

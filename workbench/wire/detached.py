@@ -2,7 +2,8 @@
 
 The agent of a VM and ipyparallel's controller are such processes. `start` passes the
 listening socket as standard input, as inetd does, so that connections succeed at once.
-`workbench.wire.kernel_socket` is the other end: it detects that no kernel needs the process.
+`workbench.wire.kernel_socket` uses that socket in the detached process, and detects that no kernel
+needs the process any longer.
 The kernel starts an agent on its own VM, and `workbench.agent.relay` starts it on other VMs.
 """
 
@@ -35,20 +36,20 @@ _LOG_BYTES = 4096
 
 
 class DetachedProcess(Protocol):
-    """A process that was started here: the part of `subprocess.Popen` that is used."""
+    """A process that this module has started: the methods of `subprocess.Popen` that are used."""
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
 
     def poll(self) -> int | None:
-        """Return its exit status, or None while it runs."""
+        """Return the exit status, or None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it ends, and return its exit status."""
+        """Wait until the process ends, and return its exit status."""
 
     def kill(self) -> None:
-        """Send it SIGKILL."""
+        """Send SIGKILL to the process."""
 
 
 class Spawn(Protocol):
@@ -57,7 +58,15 @@ class Spawn(Protocol):
     def __call__(
         self, module: str, arguments: list[str], server: int, output: int
     ) -> DetachedProcess:
-        """Start it with `server` as standard input; raise `OSError` if that is not possible."""
+        """Start the process; raise `OSError` if it cannot be started.
+
+        Parameters
+        ----------
+        server
+            Descriptor of the listening socket, which becomes the standard input.
+        output
+            Descriptor for standard output and error.
+        """
 
 
 def spawn(
@@ -82,11 +91,11 @@ def start(
     Parameters
     ----------
     path
-        Path of its socket, in a folder that only this user can read.
+        Path of the process's socket, in a folder that only this user can read.
     module, arguments
         As in ``python -m MODULE ARGUMENTS``.
     log
-        File for its standard output and error.
+        File for standard output and error of the process.
     spawn
         Starts the process.
 
@@ -102,7 +111,7 @@ def start(
         server.listen(8)
         client = None
         try:
-            # Connect before the process runs: it may end soon if no kernel is connected.
+            # Connect before the process runs, because it may soon end without a connected kernel.
             client = connect(path)
             process = spawn(module, arguments, server.fileno(), output.fileno())
         except OSError:
@@ -137,7 +146,7 @@ def connect(path: Path, timeout_s: float | None = None) -> socket.socket:
 
 @contextlib.contextmanager
 def _short_address(path: Path) -> Iterator[str]:
-    """Yield an address for a socket that is short enough, regardless of its path's length."""
+    """Yield an address for a socket. It has at most `PATH_BYTES` bytes, even if `path` has more."""
     if len(os.fsencode(path)) <= PATH_BYTES:
         yield str(path)
         return
@@ -157,7 +166,7 @@ def check_private(folder: Path) -> None:
 
 
 def kill_group(leader: psutil.Process) -> None:
-    """Kill the processes of a group. Its leader may have ended.
+    """Kill the processes of a group. The group's leader may have ended.
 
     If another process now has the leader's id, nothing is killed: the system reuses an id only
     when no process is left in the group.
@@ -200,7 +209,7 @@ def start_agent(
     Parameters
     ----------
     grace_s
-        The agent ends after so many seconds without a kernel.
+        The agent ends after this many seconds without a kernel.
     parent
         Process id of the kernel, if the agent must end with it.
     first_s
@@ -234,7 +243,7 @@ def connect_agent(folder: Path) -> socket.socket:
 
 
 def open_log(folder: Path) -> IO[bytes]:
-    """Open the log of the agent that uses a folder. It stays readable if the folder is removed."""
+    """Open the log of the agent that uses a folder. It stays open if the folder is removed."""
     return (folder / _LOG).open("rb")
 
 

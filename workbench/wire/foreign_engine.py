@@ -7,6 +7,8 @@ from pathlib import Path
 
 GIVEN_GPUS = "WORKBENCH_GIVEN_GPUS"
 """Set for an agent if its CUDA_VISIBLE_DEVICES has all GPUs that its ranks may use."""
+_STATE = 0
+_STARTTIME = 19
 TUNNEL = "WORKBENCH_TUNNEL"
 """Variable with the keys and the address of the kernel's end of `workbench.agent.tunnel`."""
 
@@ -24,11 +26,13 @@ class ForeignEngine:
     pid, began
         The process id, and when the process began, as `start_ticks`.
     python, executable
-        The version and the path of its interpreter.
+        The version and the path of the process's Python interpreter.
     cores, gpus
-        The cores on which it may run, and its CUDA_VISIBLE_DEVICES; None if that is not set.
+        The cores on which the process may run, and its CUDA_VISIBLE_DEVICES; None if that variable
+        is not set.
     routes
-        The addresses of the kernel's VM that it reaches, each with the local address used for it.
+        The addresses of the kernel's VM that the process can reach, each with the local address
+        that it uses for them.
     """
 
     machine: str | None
@@ -52,5 +56,5 @@ def start_ticks(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in {"Z", "X"} else int(fields[19])
+    fields = text.rpartition(")")[2].split()  # the fields after the program's name, see proc(5)
+    return None if fields[_STATE] in {"Z", "X"} else int(fields[_STARTTIME])

@@ -16,21 +16,23 @@ from workbench.wire.agent_messages import Attach, MessageReader, Replaced, encod
 _log = logging.getLogger(__name__)
 
 _WRITE_S = 5.0
-"""A kernel that does not read for so long is disconnected."""
+"""Maximum time for sending a message; a kernel that has not read it by then is disconnected."""
 _MAX_UNATTACHED = 16
 """Maximum number of connections that have not sent `Attach`; beyond it the oldest is closed."""
 _MAX_FIRST_BYTES = 1 << 16
 """Maximum size of the first line of a connection; `Attach` has less than 200 bytes."""
-_FIRST_S = 60.0
+_MAX_FIRST_S = 60.0
+"""Maximum time without a kernel before the first attach, unless `first_s` is specified."""
 
 
 class _Parent:
-    """The kernel with which this process must end. It need not be the operating system's parent.
+    """The kernel with which this process must end. It need not be this process's parent.
 
     Attributes
     ----------
     descriptor
-        Is readable when the kernel has ended; None if there is no kernel, or before Linux 5.3.
+        File descriptor that becomes readable when the kernel ends; None if there is no kernel, or
+        before Linux 5.3.
     ended
         Whether the kernel is known to have ended.
     """
@@ -57,18 +59,18 @@ class _Parent:
 class KernelSocket:
     """Accepts kernels at the listening socket that `workbench.wire.detached` passed as stdin.
 
-    A connection replaces the kernel's connection when its first message is `Attach`. Use it in
-    one thread.
+    A new connection replaces the kernel's connection when its first message is `Attach`. Only one
+    thread may use an instance.
 
     Parameters
     ----------
     grace_s
-        The process must end after so many seconds without a kernel.
+        The process must end after this many seconds without a kernel.
     parent
-        Process id of the kernel, if the process must end together with it. The kernel is its
-        parent, or the parent of the warm process that has forked it.
+        Process id of the kernel, if the process must end together with the kernel. The kernel is
+        the parent of this process, or of the warm process that has forked it.
     first_s
-        The process must end after so many seconds if no kernel has attached yet, because the
+        The process must end after this many seconds if no kernel has attached yet, because the
         start that created it has failed. None if the kernel has connected before: then the limit
         is `grace_s`, and at most a minute.
 
@@ -77,7 +79,7 @@ class KernelSocket:
     path
         Path of the socket.
     silence_s
-        The kernel's connection counts as closed after so many seconds without a message.
+        The kernel's connection counts as closed after this many seconds without a message.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class KernelSocket:
         self.path = Path(self._server.getsockname())
         self.silence_s = float("inf")
         self._grace_s = grace_s
-        self._limit_s = min(grace_s, _FIRST_S) if first_s is None else first_s
+        self._limit_s = min(grace_s, _MAX_FIRST_S) if first_s is None else first_s
         self._client: socket.socket | None = None
         self._unattached: dict[socket.socket, MessageReader] = {}
         self._reader = MessageReader()
@@ -103,7 +105,13 @@ class KernelSocket:
             self._selector.register(self._parent.descriptor, selectors.EVENT_READ)
 
     def add_wakeup(self, descriptor: int) -> None:
-        """Make bytes in this pipe end the wait of `receive`, which discards them."""
+        """Make bytes in a pipe end the wait of `receive`, which discards the bytes.
+
+        Parameters
+        ----------
+        descriptor
+            The end of the pipe that can be read.
+        """
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def receive(self, wait_s: float) -> list[Any]:
@@ -126,7 +134,7 @@ class KernelSocket:
         return messages
 
     def restart_silence(self) -> None:
-        """Restart the measurement of the kernel's silence, after work that delayed reading."""
+        """Measure the kernel's silence from now on, because other work has delayed reading."""
         self._last_received_s = time.monotonic()
 
     def send(self, message: Any) -> None:

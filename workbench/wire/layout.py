@@ -1,4 +1,4 @@
-"""The names and sizes of the collectives of an iteration. Its record refers to them."""
+"""The names and sizes of the collectives of an iteration. Records refer to them by a number."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Layout(Message):
     sizes_bytes
         Size of each collective on the wire, after compression.
     tensors
-        Number of tensors in each (more than one in a group).
+        Number of tensors in each collective; more than one if tensors were submitted as a group.
     kinds
         ``"allreduce"``, ``"adasum"``, ``"sparse allreduce"``, ``"allgather"``,
         ``"broadcast"``, ``"alltoall"``, ``"reducescatter"``; with torch.distributed also
         ``"reduce"``, ``"gather"``, ``"scatter"``, ``"send"`` and ``"recv"``.
     process_sets
         Horovod's number of each collective's process set. For a process group of
-        torch.distributed, a larger number made from its name. 0 is all ranks.
+        torch.distributed, a larger number made from the group's name. 0 means all ranks.
     ranks
-        Number of ranks in that process set.
+        Number of ranks in each collective's process set.
     by
-        The caller: ``"optimizer"``, ``"ddp"``, ``"fsdp"``, ``"zero"``, ``"dtensor"``,
-        ``"pipeline"``, or ``"cell"`` if the cell's code called it.
+        The caller of each collective: ``"optimizer"``, ``"ddp"``, ``"fsdp"``, ``"zero"``,
+        ``"dtensor"``, ``"pipeline"``, or ``"cell"`` if the cell's code called it.
     libraries
-        The library operation that transferred it, such as ``"GLOO_ALLREDUCE"``; empty if that is
-        not known. The times of the transfer are unknown then, too.
+        The library operation that transferred each collective, such as ``"GLOO_ALLREDUCE"``; empty
+        if it is not known. Then the times of the transfer are unknown, too.
     groups
-        The name that the user gave to the process group of each, such as the name of a dimension
-        of a DeviceMesh; empty without a name. By default, no group has a name.
+        The user's name of each collective's process group, such as the name of a dimension of a
+        DeviceMesh; empty without a name. By default, no group has a name.
     peers
         The destination or source rank of each send or receive; -1 if unknown, and for
         collectives. By default -1.

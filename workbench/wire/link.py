@@ -35,6 +35,7 @@ _DOMAIN = "workbench"
 _MAX_MESSAGES = 100
 """Maximum number of messages that the inbox handles before it sends again."""
 _MANY_PEERS = 16
+"""With more peers, the inbox waits `_GATHER_S` for further messages before it handles them."""
 _GATHER_S = 0.005
 _IDENTITY = re.compile(rb"-?\d{1,9}")  # of a rank, or of a VM (`address.of_vm`)
 
@@ -59,19 +60,19 @@ class Inbox(SocketThread):
     interface
         Address on which to listen; the port is chosen.
     on_error
-        Called with a `WireError` for a message that cannot be read or handled; its cause is the
-        exception. By default, both are logged.
+        Called with a `WireError` for a message that cannot be read or handled. The original
+        exception is its ``__cause__``. By default, both are logged.
     after
-        Called after the messages that have arrived together. With many peers, more messages
-        arrive together, because the inbox waits some milliseconds for others.
+        Called after each batch of messages that have arrived. With many peers, the inbox first
+        waits some milliseconds, so that batches are larger.
     state
-        Result of `to_state` of an inbox in a previous kernel. This inbox replaces it, so that its
-        ranks connect here.
+        Result of `to_state` of the inbox in a previous kernel. This inbox uses the same address and
+        keys, so that the ranks of the previous inbox connect to it.
 
     Raises
     ------
     WireError
-        The port of that inbox is still in use.
+        The port of the previous inbox is still in use.
     """
 
     def __init__(
@@ -146,11 +147,14 @@ class Inbox(SocketThread):
         return Address(self._endpoint, server, public.decode(), secret.decode(), rank)
 
     def send(self, rank: int, message: Message) -> None:
-        """Send to one rank, from any thread. The message is dropped if it is not connected."""
+        """Send a message to one rank, from any thread.
+
+        The message is dropped if the rank is not connected.
+        """
         self.send_later(rank, lambda: message)
 
     def send_later(self, rank: int, make: Callable[[], Message]) -> None:
-        """Send the message that `make` returns. It is called in the inbox's thread when sending."""
+        """Send the message that `make` returns. The inbox's thread calls `make` when it sends."""
         self._outgoing.append((rank, make))
         self._wakeup.set()
 
@@ -167,7 +171,7 @@ class Inbox(SocketThread):
         self._socket.send_multipart([str(rank).encode(), *make().encode()])
 
     def _readable(self) -> None:
-        """Handle at most `_MAX_MESSAGES` messages that have arrived, so replies need not wait."""
+        """Handle up to `_MAX_MESSAGES` messages that have arrived; then replies can be sent."""
         if self._after is not None and len(self._accepted.keys) > _MANY_PEERS:
             time.sleep(_GATHER_S)
         for _ in range(_MAX_MESSAGES):
@@ -187,7 +191,7 @@ class Inbox(SocketThread):
         self._handler(rank, Message.decode(frames))
 
     def _report_errors(self, subject: str, action: Callable[[], None]) -> None:
-        """Run an action; pass its exception to `on_error`, since it must not end the thread."""
+        """Run an action; pass an exception to `on_error`, since it must not end the thread."""
         try:
             action()
         except WireError as error:
@@ -213,9 +217,9 @@ class Outbox(SocketThread):
     handler
         Called in the outbox's thread with each message from the kernel.
     delay_s
-        Messages are sent together when the wall clock is at a multiple of this. All ranks send
-        at the same time, so that no rank is a period behind the others. `flush` and `close` do
-        not wait.
+        Messages are sent together when the wall clock is at a multiple of this many seconds. Thus
+        all ranks send at the same time, and no rank is a period behind the others. `flush` and
+        `close` do not wait for this time.
     """
 
     def __init__(
@@ -233,12 +237,15 @@ class Outbox(SocketThread):
         address.connect(self._socket)
         self._queue: deque[Callable[[], list[Message]]] = deque()
         self._encoder: Encoder | None = None
-        """Has those messages of the first queued function that have not been sent."""
+        """Has the unsent messages of the first queued function."""
         self._no_memory_since: float | None = None
+        """When encoding first failed for lack of memory, in monotonic seconds; None if it works."""
         self._frames: list[bytes] = []
         """The rest of the message that is being sent."""
         self._awake = False
+        """Whether the thread was woken and has not finished sending."""
         self._hurry = SignalSafeEvent()
+        """Ends the wait for `delay_s`."""
         self._start(name)
 
     def send(self, message: Message) -> None:
@@ -246,14 +253,14 @@ class Outbox(SocketThread):
         self.send_later(lambda: [message])
 
     def send_later(self, make: Callable[[], list[Message]]) -> None:
-        """Queue a function that returns messages; it is called in the outbox's thread."""
+        """Queue a function that returns messages. The outbox's thread calls the function."""
         self._queue.append(make)
         if not self._awake:
             self._awake = True
             self._wakeup.set()
 
     def flush(self, timeout_s: float = 2.0) -> bool:
-        """Wait until ZeroMQ has every message. Return whether it has them within the time."""
+        """Wait until ZeroMQ has every message, for at most `timeout_s`. Return whether it has."""
         deadline = time.monotonic() + timeout_s
         while self._queue and time.monotonic() < deadline:
             self._hurry.set()
@@ -288,9 +295,9 @@ class Outbox(SocketThread):
             traceback.print_exc()
 
     def _sends(self) -> bool:
-        """Send a message, even if it has to wait for the kernel. Return False if closed before.
+        """Send a message, and wait for the kernel if necessary. Return False if closed before that.
 
-        `close` frees the socket after some seconds. It must not be in use then.
+        `close` frees the socket after some seconds. By then, this thread must not use the socket.
         """
         while self._frames:
             try:
@@ -304,10 +311,11 @@ class Outbox(SocketThread):
         return True
 
     def _next_frames(self, encoder: Encoder) -> list[bytes]:
-        """Return the next message; without memory, raise a MemoryError for some time.
+        """Return the frames of the next message; empty after the last message.
 
-        The thread tries again after the error. Later, messages are dropped until there is memory
-        for one, so that messages that need less memory are sent.
+        If there is no memory, raise a MemoryError for `_NO_MEMORY_S`: the thread tries again after
+        the error. Later, drop messages until there is memory for a message, so that messages that
+        need less memory are sent.
         """
         since = self._no_memory_since
         try:
@@ -322,7 +330,7 @@ class Outbox(SocketThread):
         return frames
 
     def _drain(self) -> None:
-        """Send what is queued; continue where a MemoryError has ended the previous call."""
+        """Send all queued messages; continue where a MemoryError has ended the previous call."""
         while self._queue:
             if self._encoder is None:
                 self._encoder = Encoder(self._queue[0])

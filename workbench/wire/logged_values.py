@@ -29,7 +29,7 @@ class LoggedValues(Message):
     values: tuple[float, ...]
 
     def check(self) -> LoggedValues:
-        """Return the values.
+        """Return this message after checking it.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """The codec of messages: dataclasses whose fields are checked before any other code uses them.
 
-A `Message` between the kernel and a rank travels as ZeroMQ frames: version, class name,
-the fields as a JSON object, then the bytes of the one field that holds bytes, if there is one.
+A `Message` between the kernel and a rank travels as ZeroMQ frames: version, class name, the fields
+as a JSON object, then the values of the field that holds bytes, if the class has such a field.
 `workbench.wire.agent_messages` uses the same checks for its lines of JSON.
 """
 
@@ -22,7 +22,7 @@ from workbench.errors import WireError
 
 _T = TypeVar("_T")
 VERSION = 2
-"""Increased with every change that the other end cannot read."""
+"""Version of the messages. It is increased with every change that older versions cannot read."""
 _HEADER_FRAMES = 3
 _BINARY: dict[Any, tuple[float, float]] = {
     bytes: (1, 1),
@@ -37,10 +37,10 @@ _Reader = Callable[[Any], Any]
 
 
 class Message:
-    """Base class of messages; `decode` finds every subclass that has been defined.
+    """Base class of messages; `decode` finds every subclass whose module has been imported.
 
-    A field may have a type that `from_json` supports. One field may be bytes, bytes or None,
-    or a tuple of bytes.
+    A field may have any type that `from_json` supports. In addition, one field may have the type
+    ``bytes``, ``bytes | None`` or ``tuple[bytes, ...]``.
     """
 
     def __init_subclass__(cls) -> None:
@@ -66,7 +66,7 @@ class Message:
         ------
         WireError
             The message is incomplete, of an unknown class or another version, or one
-            of its fields has another type.
+            of its fields has a value of a wrong type.
         """
         if len(frames) < _HEADER_FRAMES or len(frames[0]) != 1:
             raise WireError(
@@ -89,7 +89,10 @@ class Message:
 
 
 class _Schema(NamedTuple):
-    """A reader for each JSON field of a class, and the name and type of its binary field."""
+    """How to read a class: a reader for each JSON field, and the name and type of the bytes field.
+
+    The name is empty and the type None if no field has bytes.
+    """
 
     readers: dict[str, _Reader]
     binary: str
@@ -126,9 +129,9 @@ def from_json(cls: Any, content: Any, *, strict: bool = True) -> Any:
     Parameters
     ----------
     cls
-        The dataclass. A field may be an int, float, str or bool, a literal, a list or a tuple
-        of one type, a dictionary with keys of type int or str, a dataclass, any of these or
-        None, and Any.
+        The dataclass. A field may have the type int, float, str, bool, Literal, a list or a tuple
+        of one type, a dictionary with keys of type int or str, a dataclass, a union of one of
+        these with None, or Any.
     content
         The JSON object, with dictionaries and lists as `json.loads` returns them.
     strict
@@ -181,7 +184,9 @@ def _reader(hint: Any) -> _Reader:
     if origin is dict:
         key = arguments[0]
         inner = _reader(arguments[1])
-        return lambda value: {key(k): inner(v) for k, v in _checked(dict, value).items()}
+        return lambda value: {
+            key(name): inner(item) for name, item in _checked(dict, value).items()
+        }
     if is_dataclass(hint):
         return partial(from_json, hint)
     if hint is Any:
@@ -209,18 +214,18 @@ def _number(value: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON can hold, for a dataclass or one of NumPy's integers."""
+    """Return the fields of a dataclass, or an integer of NumPy as int, so that JSON can hold it."""
     return vars(value) if is_dataclass(value) else operator.index(value)
 
 
 class Encoder:
-    """Encodes the messages that a function returns, without those that fail.
+    """Encodes the messages that a function returns, except messages that cannot be encoded.
 
     Parameters
     ----------
     make
-        The function. It is called again if it raised a MemoryError, so it must not have removed
-        anything from elsewhere by then.
+        The function. It is called again after a MemoryError, so it must not have taken anything
+        out of a queue before it raises one.
     """
 
     def __init__(self, make: Callable[[], list[Message]]) -> None:
@@ -234,7 +239,7 @@ class Encoder:
         Parameters
         ----------
         last_attempt
-            Whether to omit a message if there is no memory for it, as if it could not be encoded.
+            Whether to omit a message if there is no memory to encode it.
 
         Raises
         ------
@@ -253,7 +258,7 @@ class Encoder:
 
 
 def _result(function: Callable[[], _T], last_attempt: bool) -> _T | None:
-    """Return the result, or None after an error, as it must not end the sender's thread."""
+    """Return a function's result; None after an error, which must not end the sender's thread."""
     try:
         return function()
     except MemoryError:

@@ -54,8 +54,8 @@ class ProfileEnded(Message):
     began_ns, ended_ns
         When profiling began and ended, in nanoseconds of the rank's monotonic clock.
     marks
-        Before and after the begin of each slice `MARK` of the trace, on the rank's monotonic
-        clock in nanoseconds, one pair after the other.
+        Two times for each slice `MARK` of the trace, one pair after the other: just before and
+        just after the slice began, in nanoseconds of the rank's monotonic clock.
     note
         Unusual facts about the profile, in sentences, or an empty text.
     """

@@ -105,13 +105,13 @@ class RankState(Message):
     cell
         Number of the running cell; None if no cell runs.
     collective
-        Name of the collective that the rank waits for; None if it does not wait for one.
+        Name of the collective that the rank waits for; None if it waits for no collective.
     blocked_s
-        Seconds that it has waited; 0 if it does not wait.
+        Seconds that the rank has waited; 0 if it does not wait.
     collective_number
         Number by which Horovod matches a collective without a name; None for others.
     process_set
-        Horovod's number of the collective's process set; 0 is all ranks.
+        Horovod's number of the collective's process set; 0 means all ranks.
     members
         Ranks of that process set; None for all ranks.
     calls
@@ -123,7 +123,7 @@ class RankState(Message):
     interrupt_stage
         How far an interrupt of the cell has come.
     raised_s
-        Seconds since KeyboardInterrupt was raised in the cell; 0 if it was not.
+        Seconds since KeyboardInterrupt was raised in the cell; 0 if it was not raised.
     prompt
         The source of a prompt for input from the user; None if there is no prompt.
     """
@@ -146,14 +146,20 @@ class RankState(Message):
 
 @dataclass(frozen=True)
 class InterruptCell(Message):
-    """Asks a rank to raise KeyboardInterrupt in a cell, by its number or `interrupts.ANY_CELL`."""
+    """Asks a rank to raise KeyboardInterrupt in a cell.
+
+    Attributes
+    ----------
+    cell
+        Number of the cell, or `workbench.rank.interrupts.ANY_CELL`.
+    """
 
     cell: int
 
 
 @dataclass(frozen=True)
 class ReleaseRanks(Message):
-    """Asks a rank to shut Horovod down, so that all ranks leave their collectives.
+    """Asks a rank to end the ring, so that all ranks leave their collectives.
 
     Attributes
     ----------
@@ -213,14 +219,14 @@ class Output(Message):
     cell
         Number of the cell.
     kinds
-        The kind of each piece. A display is a JSON object: ``data`` (the MIME bundle),
-        ``metadata``, and for a display with an id also ``id`` (the rank's number for it) and
-        ``update``; or only ``clear`` (whether to wait for new output), which removes the rank's
-        earlier output.
+        The kind of each piece. The text of a display is a JSON object. It has ``data`` (the MIME
+        bundle) and ``metadata``; for a display with an id, also ``id`` (the rank's number for the
+        display) and ``update``. Or it has only ``clear`` (whether to wait for new output), and the
+        rank's earlier output is removed.
     iterations
         For each piece, the number of iterations that the cell had completed.
     characters
-        The length of each piece's text.
+        The length of each piece's text in characters.
     total_characters
         Number of characters that the cell has sent so far, if the rank asks the kernel to
         answer with `OutputTaken`; None if it does not.
@@ -266,7 +272,7 @@ class CellEnded(Message):
     cell
         Number of the cell.
     error
-        The exception that ended it; None if there was none.
+        The exception that ended the cell; None without an exception.
     not_sent
         Why the value of the last expression was not sent; empty if it was sent.
     records
@@ -285,7 +291,7 @@ class CellEnded(Message):
         Number of recorded iterations of the cell, if it is known that the rank has exchanged
         no gradient in any of them; otherwise 0.
     recording_failures
-        Why kinds of recording have stopped, by what they record.
+        Why recording has stopped, by the kind of recording, such as ``"buckets of DDP"``.
     """
 
     cell: int
@@ -331,7 +337,7 @@ class RankGreeting:
     threads
         Threads that PyTorch uses for one operation.
     place
-        Number of the VM and of the slot there, as ``"0:1"``; empty for an engine that was not
+        Number of the VM and of the slot on it, as ``"0:1"``; empty for an engine that was not
         started by an agent.
     """
 
@@ -348,7 +354,7 @@ class RingCheck:
     Attributes
     ----------
     total
-        Sum over the ranks. Each rank contributes 1.
+        Sum over the ranks, to which each rank contributes 1.
     dynamic
         Whether process sets can be added to the ring.
     transports

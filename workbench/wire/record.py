@@ -1,9 +1,9 @@
 """The record of one iteration of one rank. A `Layout` names its collectives.
 
-A record is compact binary: fixed numbers, which include the phases; then for each collective when
-it was submitted and finished, and the number of its buffer; then the other `TIMES` of each
-buffer. A record of ResNet-50 with 161 gradients takes 1.9 KB. A layout is sent once; records refer
-to it by number.
+A record is compact binary. First come fixed numbers, which include the phases. Then come, for all
+collectives, the times of submission, the times of the end, and the numbers of their buffers. Last
+come the other `TIMES` of each buffer. A record of ResNet-50 with 161 gradients takes 1.9 KB. A
+layout is sent once; records refer to it by number.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from workbench.errors import WireError
 
 VERSION = 7
 TICK_NS = 100
-"""Unit of the times of collectives: 32 bits of it reach 429 s into an iteration."""
+"""Unit of the times of collectives. 32 bits reach 429 s after the start of an iteration."""
 TIMES = ("submitted", "responded", "began", "ended", "finished")
 """The times of a collective, in their order.
 
-A rank submits it. Horovod responds when all ranks have submitted it; with NCCL, not before this
-rank's GPU has computed it. The buffer that carries it, possibly with others, is filled until
-the transfer began, and emptied after the transfer ended. With NCCL, the GPU measures all times but
-the first and the last. If only the submission and the end are known, `responded` and `began`
-equal `submitted`, and `ended` equals `finished`.
+A rank submits the collective. Horovod responds when all ranks have submitted it; with NCCL, not
+before this rank's GPU has computed the tensor. The tensor, possibly with others, is copied into a
+buffer before the transfer begins, and out of the buffer after the transfer has ended. With NCCL,
+the GPU measures all times except the first and the last. If only the submission and the end are
+known, `responded` and `began` equal `submitted`, and `ended` equals `finished`.
 """
 BUFFER_TIMES = TIMES[1:-1]
-"""The times that are equal for all collectives of a buffer."""
+"""The times that all collectives of a buffer share."""
 
 _FIXED = struct.Struct("<BHHIIQQ 9Q QIIH2x HIQQQ IIIQ")
 _AFTER_COLUMNS = 7
 """Number of fixed numbers that are fields after the `TIMES`."""
 _LIMIT = 0xFFFFFFFF
-_PLACE_BITS = 53
+_RECORD_SHIFT = 53
+"""Position of a record's index in the sort keys of collectives; a time is below it."""
 _PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 _DURATIONS = ("start", "duration", *_PHASES, "communication", "overlapped")
 NUMBERS = ("cell", "index", *(f"{name}_ns" for name in _DURATIONS), "size_bytes", "tensors")
@@ -56,7 +57,7 @@ SIGNED = (
     | {"stopped_ns": 63, "transfer_ns": 63, "messages_ns": 63, PROGRESS[3]: 63}
     | {name: 63 for name in NUMBERS if name.endswith(("_ns", "_bytes"))}
 )
-"""How many bits of these numbers may be used, because rows are signed."""
+"""Maximum number of bits of these numbers, because columns of decoded rows are signed."""
 
 
 class Flag(enum.IntFlag):
@@ -68,11 +69,11 @@ class Flag(enum.IntFlag):
     FIRST_OF_CELL = 2
     """The first iteration of its cell: it begins with its first batch or forward, not at a step."""
     OUTSIDE = 4
-    """Not an iteration: collectives that a cell ran before, after or without optimizer steps."""
+    """The record has no iteration, but collectives before, after or without optimizer steps."""
     DEVICE_TIMES = 8
     """Duration and phases were measured on the GPU's stream, not with the host's clock."""
     UNHEARD = 16
-    """The rank communicated in a way that no hook can time, or too often to keep all of it."""
+    """Some communication was not recorded: no hook can time it, or there was too much to keep."""
     OTHER_BEFORE_FORWARD = 32
     """Most of `other` lies between a step and the next forward, outside any DataLoader."""
     OTHER_BEFORE_STEP = 64
@@ -80,9 +81,9 @@ class Flag(enum.IntFlag):
     TRANSFERS_SEEN = 128
     """All `TIMES` of all collectives of the iteration were recorded."""
     PROFILED = 256
-    """PyTorch's profiler ran, which slows an iteration down, or its trace was written."""
+    """PyTorch's profiler ran or wrote a trace, which slows an iteration down."""
     LEFT_OUT = FIRST_OF_CELL | PROFILED
-    """Flags of iterations that are not typical; means leave them out."""
+    """Flags of iterations that are not typical; averages leave them out."""
 
 
 @dataclass
@@ -104,12 +105,11 @@ class IterationRecord:
     communication_ns
         Time during which at least one collective was submitted and not finished.
     overlapped_ns
-        The part of `communication_ns` that training did not wait for: the part outside
-        `exposed_ns`.
+        The part of `communication_ns` outside `exposed_ns`: training did not wait for it.
     size_bytes
         Bytes that this rank passed to collectives, after compression.
     tensors
-        Number of tensors that it passed.
+        Number of tensors that this rank passed to collectives.
     world_size
         Ranks in the ring.
     dropped
@@ -119,9 +119,9 @@ class IterationRecord:
     submitted, responded, began, ended, finished
         The `TIMES` of each collective, in units of `TICK_NS` after `start_ns`.
     stopped_ns
-        The part of `exposed_ns` that was not spent on the last collective, but on earlier ones,
-        such as the average of a loss, and in barriers. 0 if collectives ran in several process
-        sets.
+        The part of `exposed_ns` in which training stopped for an earlier collective than the
+        last, such as the average of a loss, or for a barrier. 0 if collectives ran in several
+        process sets.
     transfer_ns
         The part of `exposed_ns` during which a transfer was in progress; 0 without
         `Flag.TRANSFERS_SEEN`.
@@ -130,8 +130,8 @@ class IterationRecord:
     samples
         Samples that the rank trained with; 0 if unknown.
     batch, batches
-        The number of the last batch in the DataLoader's pass, from 1, and the number of all its
-        batches; 0 if unknown.
+        The number of the iteration's last batch in the DataLoader's pass, from 1, and the number of
+        batches in the pass; 0 if unknown.
     communication_cpu_ns
         CPU time of the backend's threads until the record was made; 0 if unknown.
 
@@ -223,7 +223,7 @@ class IterationRecord:
         (_, flags, count, *numbers, dropped, buffers, layout, world_size) = (
             fixed := _FIXED.unpack_from(data)
         )[:-_AFTER_COLUMNS]
-        # Positional arguments, which are fast: thousands of records arrive per second.
+        # Thousands of records arrive per second. Positional arguments are faster than keywords.
         columns = _columns(data, count, buffers)
         values = (*numbers, world_size, dropped, Flag(flags), layout, *columns)
         values += fixed[-_AFTER_COLUMNS:]
@@ -243,11 +243,11 @@ class Buffers(NamedTuple):
     first
         The index in `order` where each buffer begins.
     bounds
-        A record has the buffers between two successive bounds.
+        Record ``i`` has the buffers from ``bounds[i]`` to ``bounds[i + 1]``, excluded.
     of_collective
         The number of each collective's buffer, counted from 0 in each record.
     ends
-        A record has the collectives between two successive ends.
+        Record ``i`` has the collectives from ``ends[i]`` to ``ends[i + 1]``, excluded.
     """
 
     order: npt.NDArray[np.intp]
@@ -267,7 +267,7 @@ class Buffers(NamedTuple):
         counts
             Number of collectives of each record.
         """
-        keys = times[1] + (np.arange(len(counts)) << _PLACE_BITS).repeat(counts)
+        keys = times[1] + (np.arange(len(counts)) << _RECORD_SHIFT).repeat(counts)
         order = keys.argsort()
         sorted_keys = keys[order]
         ended = times[-2][order]

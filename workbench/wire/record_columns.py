@@ -42,7 +42,7 @@ _BUFFER_BYTES = 4 * len(BUFFER_TIMES)
 _TOP_BYTES = [
     HEADER.fields[name][1] + HEADER[name].itemsize - 1 for name in SIGNED if HEADER.fields
 ]
-"""Offset of the byte in which each number of `SIGNED` has the bit that must be 0."""
+"""Offset of the most significant byte of each number in `SIGNED`; its highest bit must be 0."""
 
 
 class Decoded(NamedTuple):
@@ -111,7 +111,7 @@ def _error(record: bytes) -> WireError:
 
 @lru_cache(maxsize=256)
 def record_type(collectives: int, buffers: int) -> np.dtype[Any]:
-    """Return the type of packed records with so many collectives and buffers.
+    """Return the type of packed records with these numbers of collectives and buffers.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def record_type(collectives: int, buffers: int) -> np.dtype[Any]:
 
 @lru_cache(maxsize=256)
 def _header_type(size: int) -> np.dtype[Any]:
-    """Return the type of the fixed numbers in packed records of so many bytes."""
+    """Return the type of the fixed numbers in packed records of `size` bytes."""
     offsets = [HEADER.fields[name][1] for name, _ in _HEADER if HEADER.fields]
     names, formats = zip(*_HEADER, strict=True)
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
@@ -147,5 +147,5 @@ def times_of(columns: Columns, name: str) -> npt.NDArray[np.uint32]:
 
 
 def unpack(columns: Columns, position: int) -> IterationRecord:
-    """Return one of the records as an object."""
+    """Return the record at a position as an object."""
     return IterationRecord.unpack(columns[position].tobytes())

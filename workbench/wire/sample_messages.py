@@ -12,7 +12,7 @@ NO_CELL = -1
 
 @dataclass(frozen=True)
 class LineSamplesRequest(Message):
-    """Asks a rank to sample the running cell; if none runs, all of the next cell.
+    """Asks a rank to sample the running cell; if no cell runs, all of the next cell.
 
     Attributes
     ----------

@@ -16,9 +16,10 @@ _NO_MEMORY_S = 0.05
 class SocketThread:
     """A socket, and the only thread that uses it.
 
-    The thread calls `_woken` after another thread has set the wakeup to send something, and
-    `_readable` when the peer has sent something. After a MemoryError it tries again: a cell that
-    uses all memory frees it when it ends, and nothing else would serve the socket until then.
+    The thread calls `_woken` after another thread has set the wakeup, because there is something to
+    send, and `_readable` when the peer has sent something. After a MemoryError the thread tries
+    again, because no other thread would serve the socket. A cell that uses all memory frees it when
+    the cell ends.
     """
 
     def __init__(self, kind: int) -> None:
@@ -46,7 +47,7 @@ class SocketThread:
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
-        """Stop the thread and free the socket. More calls have no effect."""
+        """Stop the thread and free the socket. Further calls have no effect."""
         if self._closing.is_set():
             return
         self._closing.set()

@@ -37,7 +37,7 @@ class PutChunk(Message):
 
 @dataclass(frozen=True)
 class GetChunk(Message):
-    """Asks a rank for some bytes of the pulled values; it answers with a `Chunk`.
+    """Asks a rank for some bytes of the pulled values; the rank answers with a `Chunk`.
 
     Attributes
     ----------

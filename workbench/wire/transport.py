@@ -26,7 +26,8 @@ class Transport:
         ``"Gloo"``, ``"NCCL"`` or ``"MPI"``.
     network
         The network between VMs: ``"TCP"``, ``"InfiniBand"``, ``"RoCE"``, or the name that a
-        plugin of NCCL gives itself; empty if no connection uses a network, or if it is unknown.
+        plugin of NCCL gives itself; empty if no connection uses a network, or if the network is
+        unknown.
     devices
         Interfaces (``"eth0"``) or ports of RDMA devices (``"mlx5_0:1"``) of these connections.
     gpudirect

@@ -128,10 +128,10 @@ def dump(values: Mapping[str, Any]) -> Payload:
 def load(
     payload: Payload, replaced: Collection[str], *, shared: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Unpickle values. Also return the names of ``__main__`` that functions among them use.
+    """Unpickle values. Also return the variables of ``__main__`` that functions among them use.
 
-    Instances of a class of ``__main__`` get the class of that name from this process, if it
-    exists and is not `replaced`.
+    Instances of a class of ``__main__`` get this process's class of the same name, if it exists
+    and its name is not in `replaced`.
 
     Parameters
     ----------
@@ -140,8 +140,8 @@ def load(
     replaced
         The names that the values will have.
     shared
-        Whether functions use this process's ``__main__``. If not, each keeps the
-        values with which it was sent, and no names are returned.
+        Whether functions use this process's ``__main__``. If not, each function keeps the
+        variables with which it was sent, and no variables are returned.
     """
     unpickler = _Unpickler(io.BytesIO(payload.stream), payload.buffers, replaced, shared)
     with _ReplacedExits(pickle.UnpicklingError):
@@ -150,9 +150,10 @@ def load(
 
 
 class _ReplacedExits:
-    """Raises `kind` if a user's class raises an exception that ends processes, as SystemExit.
+    """Raises `kind` if a user's class raises an exception that ends processes, such as SystemExit.
 
-    This is not a generator: an interrupt before the body would raise GeneratorExit in a generator.
+    This is a class, because in a context manager that is a generator, an interrupt before the
+    ``with`` block would raise GeneratorExit.
     """
 
     def __init__(self, kind: type[Exception]) -> None:
@@ -162,7 +163,7 @@ class _ReplacedExits:
         """Do nothing."""
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        """Replace all exceptions but errors and interrupts."""
+        """Replace every exception that is neither an `Exception` nor a KeyboardInterrupt."""
         if error is not None and not isinstance(error, (Exception, KeyboardInterrupt)):
             raise self._kind(f"its class raised {one_line(error)}") from error
 
@@ -178,7 +179,7 @@ def find_unpicklable(values: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def type_name(value: Any) -> str:
-    """Return the name of a value's type, with its module unless that is a default module.
+    """Return the name of a value's type, after its module unless it is `builtins` or `__main__`.
 
     Examples
     --------
@@ -207,7 +208,7 @@ def one_line(error: BaseException) -> str:
 
 
 class _Pieces:
-    """A file for a pickler. It keeps the written pieces without copying large ones."""
+    """A file for a pickler. It keeps the written pieces; pieces that are bytes are not copied."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []

@@ -34,7 +34,7 @@ class VmLayout(Message):
 
 @dataclass(frozen=True)
 class VmRecords(Message):
-    """Records of several ranks in one frame, as a frame costs the kernel more than its bytes.
+    """Records of several ranks in one frame, because many small frames cost the kernel more time.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ class Wakeup:
         try:
             os.write(self._write, b"x")
         except (BlockingIOError, OSError):
-            return  # the pipe is full, as the thread is awake already, or it is closed
+            return  # the pipe is full, so the thread is awake already, or the pipe is closed
 
     def clear(self) -> None:
         """Reset the wakeup. Called in the thread that polls."""
@@ -30,7 +30,8 @@ class Wakeup:
 
     def close(self) -> None:
         """Free the pipe."""
-        # A later `set` must not write to a file that reuses this descriptor.
+        # The descriptor is cleared before it is closed: a later `set` must not write to a file that
+        # reuses its number.
         write = self._write
         self._write = -1
         os.close(self.fd)
@@ -57,7 +58,7 @@ class SignalSafeEvent:
         self._pending: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """End the current `wait`, or the next one."""
+        """End the current `wait`; without a current `wait`, the next call."""
         self._pending.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:

@@ -18,14 +18,14 @@ PACKET_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Settings:
-    """The first message to the process that is to become warm, sent before it starts.
+    """The first message to a warm process, sent before the process starts.
 
     Attributes
     ----------
     kernel
         Process id of the kernel. The process ends together with it.
     idle_s
-        The process ends after so many seconds without a fork and without a forked process.
+        The process ends after this many seconds without a fork and without a forked process.
     modules
         Modules that later forks need, to be loaded while the process is idle.
     """
@@ -40,7 +40,7 @@ class Fork:
     """Asks the warm process to fork a process that runs a module's `main`.
 
     The packet carries three descriptors: the listening socket, the log, and one end of a socket
-    pair. The new process writes its id to the last one, and continues when it has read a byte.
+    pair. The new process writes its id to the socket pair, and continues when it has read a byte.
 
     Attributes
     ----------
@@ -64,7 +64,14 @@ class Fork:
 
 @dataclass(frozen=True)
 class Warm:
-    """Reports that the process is warm: the agent that it was continues in the process `pid`."""
+    """Reports that the process is warm.
+
+    Attributes
+    ----------
+    pid, began
+        Id and start time of the process in which the agent, which the process was before,
+        continues; see `workbench.wire.agent_messages.Loaded`.
+    """
 
     pid: int
     began: float

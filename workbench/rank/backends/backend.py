@@ -64,24 +64,25 @@ class Backend(ABC):
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         self._recorder = recorder
         self._send = send
-        self._carried: tuple[Transport, ...] = ()
+        self._transports_without_nccl: tuple[Transport, ...] = ()
         """Transports of the current ring, without NCCL."""
         self._nccl_log = NcclLog(gpu=torch.cuda.is_available())
 
     def begin_ring(self) -> None:
         """Discard the transports of earlier rings."""
-        self._carried = ()
+        self._transports_without_nccl = ()
         self._nccl_log.begin_ring()
 
     def transports(self) -> tuple[Transport, ...]:
-        """Return the transports of collectives that the libraries report now."""
+        """Return the transports of the current ring, as far as the libraries have reported them."""
         nccl = self._nccl_log.transport()
-        return self._carried if nccl is None else (*self._carried, nccl)
+        transports = self._transports_without_nccl
+        return transports if nccl is None else (*transports, nccl)
 
     @staticmethod
     @abstractmethod
     def versions() -> dict[str, str]:
-        """Return the version of each used library, by the library's name for users."""
+        """Return the versions of the libraries that this backend uses, by their names for users."""
 
     @staticmethod
     @abstractmethod
@@ -92,7 +93,7 @@ class Backend(ABC):
     def pending(self) -> Pending:
         """Return the collectives that are not finished or not waited for.
 
-        Any thread may call this. The result is empty if they are unknown.
+        Any thread may call this. The result is empty if the collectives are unknown.
         """
 
     @abstractmethod
@@ -136,7 +137,9 @@ class Backend(ABC):
 
     @abstractmethod
     def abort_init(self, ring: str) -> None:
-        """Stop forming or leaving a ring that waits for a missing rank; in any thread.
+        """Stop forming or leaving a ring that waits for a missing rank.
+
+        Any thread may call this.
 
         Parameters
         ----------
@@ -147,9 +150,9 @@ class Backend(ABC):
 
     @abstractmethod
     def release(self, *, peer_lost: bool) -> None:
-        """Start to end the ring, so that waiting collectives raise an error; in any thread.
+        """Start to end the ring, so that waiting collectives raise an error.
 
-        `peer_lost` is as in `shutdown_ring`.
+        Any thread may call this. `peer_lost` is as in `shutdown_ring`.
         """
 
     @abstractmethod
@@ -242,13 +245,13 @@ class CellCollectives:
         self._before = self._backend.pending()
 
     def outstanding(self) -> int:
-        """Return the number of collectives that the rank has not waited for."""
+        """Return the number of this cell's collectives that the rank has not waited for."""
         return len(self._backend.pending().handles - self._before.handles)
 
     def submitted(self) -> int:
-        """Return the number of tensors in collectives, as far as the backend counts them.
+        """Return the number of tensors that this cell has submitted in collectives.
 
-        Barriers and similar calls are left out.
+        Only collectives that the backend counts are included. Barriers and similar calls are not.
         """
         before = self._before.submitted
         counts = self._backend.pending().submitted.items()
@@ -256,9 +259,9 @@ class CellCollectives:
         return started - sum(self._recorder.waits.calls.values())
 
     def calls(self) -> dict[int, int]:
-        """Return the number of started collectives, barriers and similar calls by process set.
+        """Return the number of collectives, barriers and similar calls that this cell has started.
 
-        Any thread may call this.
+        The numbers are by process set. Any thread may call this.
         """
         before = self._before.submitted
         calls = dict(self._recorder.waits.calls)

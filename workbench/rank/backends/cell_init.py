@@ -1,4 +1,4 @@
-"""``hvd.init()`` in a cell: the kernel starts a rendezvous server for it, and can interrupt it.
+"""Makes ``hvd.init()`` in a cell use a rendezvous server of the kernel, and makes it interruptible.
 
 Horovod needs a rendezvous server to connect the ranks. The kernel closes its server when
 the ring is formed, so a rank asks for another one.
@@ -61,7 +61,7 @@ def install(
     shutdown
         Locked while another thread shuts Horovod down.
     starts
-        Returns a context manager; Horovod's thread is started in its body.
+        Returns a context manager; ``hvd.init`` starts Horovod's thread in the ``with`` block.
     """
     global _recorder, _ring, _send, _leave, _shutdown, _starts  # noqa: PLW0603 - of this process
     _recorder = recorder
@@ -85,7 +85,7 @@ def init(*args: Any, **options: Any) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_recorder.waits.blocking_call("init()"))
             over_mpi = mpi_controller.is_used()
-            with _shutdown:  # the end of the previous ring
+            with _shutdown:  # wait until another thread has ended the previous ring
                 stack.enter_context(contextlib.nullcontext() if over_mpi else _ring)
             if not over_mpi:
                 os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(_port())
@@ -107,7 +107,7 @@ def init(*args: Any, **options: Any) -> None:
 
 def _port() -> int:
     """Ask the kernel for a rendezvous server, and return its port."""
-    while not _ports.empty():  # an answer to a call that was interrupted
+    while not _ports.empty():  # discard the answer to a call that was interrupted
         _ports.get()
     _send(RendezvousRequest())
     try:

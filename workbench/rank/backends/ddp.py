@@ -63,9 +63,10 @@ class DDPBackend(Backend):
         self._aborted: str | None = None
         """The ring that must no longer be formed; this rank may not have begun to form it. Empty
         for the ring that is being formed; None if no ring was aborted."""
-        self._counted = self._finished = (0, dict[str, int]())
-        """Numbers of started collectives by group: the latest, and at the last time when all had
-        finished. The first number distinguishes the groups from earlier groups with the same names.
+        self._latest_counts = self._counts_when_finished = (0, dict[str, int]())
+        """Numbers of started collectives by group's name: the latest numbers, and the numbers when
+        `pending` last saw that all were finished. Each has `ProcessGroups.destroyed` before it,
+        because later groups have the same names.
         """
 
     @staticmethod
@@ -80,7 +81,7 @@ class DDPBackend(Backend):
 
     @staticmethod
     def poll(_handle: Any) -> bool:
-        """Return True: a collective that `pending` does not know is done."""
+        """Return True, because a collective that `pending` does not return is done."""
         return True
 
     def install(self) -> None:
@@ -89,7 +90,9 @@ class DDPBackend(Backend):
         gloo_abort.install()
 
     def settings(self, interface: str, serves: bool) -> dict[str, str]:
-        """Return the addresses of the next ring's store and of TensorFlow's future server.
+        """Return the addresses of the next ring's store and of a TensorFlow server.
+
+        A cell may start the TensorFlow server later.
 
         Parameters
         ----------
@@ -106,7 +109,7 @@ class DDPBackend(Backend):
 
     @neutral()
     def init_ring(self, environment: dict[str, str]) -> RingCheck:
-        """Form the default process group; DDP models of earlier rings use it.
+        """Form the default process group, and give it to DDP models of earlier rings.
 
         Parameters
         ----------
@@ -129,7 +132,7 @@ class DDPBackend(Backend):
             raise
         self._groups.move_models()
         store = (environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
-        self._carried = (gloo_transport(self._groups.sockets.addresses(store)),)
+        self._transports_without_nccl = (gloo_transport(self._groups.sockets.addresses(store)),)
         return RingCheck(total, dynamic=False, transports=self.transports())
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:  # noqa: ARG002
@@ -138,18 +141,22 @@ class DDPBackend(Backend):
         self._recorder.members.clear()
 
     def abort_init(self, ring: str) -> None:
-        """Stop forming a ring: start a thread that shuts its sockets down, or never begin."""
+        """Stop forming a ring.
+
+        A thread shuts down the ring's sockets. If this rank has not begun to form the ring,
+        `init_ring` will raise an error.
+        """
         self._aborted = ring
         in_thread(self._abort_init, ring)
 
     def release(self, *, peer_lost: bool) -> None:  # noqa: ARG002
-        """Shut down the sockets of all groups, and abort the groups of GPUs."""
+        """Shut down the sockets of all groups, and abort NCCL's groups."""
         self._groups.sockets.shut_down()
         if torch.cuda.is_available():
             in_thread(self._groups.abort_on_gpu)
 
     def is_initialized(self) -> bool:
-        """Return whether there is a default process group, which cells can destroy or break."""
+        """Return whether there is a usable default process group; cells can destroy or break it."""
         return self._groups.usable
 
     @neutral()
@@ -193,8 +200,8 @@ class DDPBackend(Backend):
         destroyed = self._groups.destroyed
         groups = self._groups.names()
         started = {name: _started(group) for name, group in groups.items()}
-        before = self._counted
-        self._counted = (destroyed, started)
+        before = self._latest_counts
+        self._latest_counts = (destroyed, started)
         numbers: dict[str, int] = {}
         submitted: dict[int, int] = {}
         for name, group in groups.items():
@@ -203,7 +210,7 @@ class DDPBackend(Backend):
                 submitted[number] = submitted.get(number, 0) + started[name]
         operations: dict[Any, tuple[str, int]]
         operations = {key: (name, 0) for key, name in torch_waits.unfinished().items()}
-        if (destroyed, started) == self._finished:
+        if (destroyed, started) == self._counts_when_finished:
             return Pending(submitted, operations, frozenset(operations))
         for name, number in numbers.items():
             if number:
@@ -211,8 +218,10 @@ class DDPBackend(Backend):
                     ranks = tuple(dist.get_process_group_ranks(groups[name]))
                     self._recorder.members[number] = ranks
         unfinished = self._unfinished()
-        if not unfinished and before == (destroyed, started):  # PyTorch counts before it records
-            self._finished = before
+        # PyTorch counts a collective before the Flight Recorder has it. Only if the counts are
+        # those of the previous call are all counted collectives known to be finished.
+        if not unfinished and before == (destroyed, started):
+            self._counts_when_finished = before
         operations |= {
             operation.id: (operation.name, numbers.get(operation.group, 0))
             for operation in unfinished
@@ -220,9 +229,10 @@ class DDPBackend(Backend):
         return Pending(submitted, operations, frozenset(operations))
 
     def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:
-        """Return the call or the oldest unfinished collective, if the frames may wait.
+        """Return the call or the oldest unfinished collective that a thread may wait for.
 
-        A call has no handle: the time of the call identifies it.
+        The frames show whether the thread is in a function that may wait. A call has no handle;
+        the time of the call identifies it.
         """
         if frame is None:
             return None
@@ -236,13 +246,14 @@ class DDPBackend(Backend):
         return None if call is None else ("", None, call.began)
 
     def collective_of(self, frame: FrameType | None) -> tuple[str, int]:
-        """Return the function of torch.distributed, and the number of its set of ranks.
+        """Return the function of torch.distributed that waits, and the number of its set of ranks.
 
-        Only sends, receives and new groups have this number: `pending` has the groups of
-        collectives.
+        The number is 0 except for sends, receives and the forming of groups. `pending` has the
+        numbers of collectives.
         """
         call = torch_waits.find(frame)
         number = 0
+        # as in `number_of`, the number is larger than the numbers of Horovod's process sets
         if call and call.ranks is not None and str(len(call.ranks)) != os.environ["WORLD_SIZE"]:
             number = zlib.crc32(repr(call.ranks).encode()) & 0x3FFFFFFF | 0x40000000
             self._recorder.members[number] = call.ranks
@@ -254,7 +265,10 @@ class DDPBackend(Backend):
         return UNIDENTIFIED, number
 
     def _check_aborted(self) -> None:
-        """Raise an error if the ring was aborted before `_abort_init` saw that it is formed."""
+        """Raise an error if the ring was aborted before its sockets were marked as forming.
+
+        In this case, `_abort_init` has returned without an effect.
+        """
         if self._aborted in {"", self._groups.sockets.name}:
             raise RingNotFormed(ABORTED)
 

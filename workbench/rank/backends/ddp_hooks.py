@@ -1,12 +1,12 @@
 """Records the buckets that PyTorch's DistributedDataParallel reduces, and their completion.
 
-The reducer of a DDP model sends its buckets through a process group. It gets a group that forwards
-to the model's own group, and notes each bucket. DDP's arithmetic does not change. A communication
-hook would have to divide the gradients itself, which would change their last bits. It would also
-ignore ``join(divide_by_initial_world_size=False)``.
+The reducer of a DDP model sends its buckets through a process group. This module gives the reducer
+a group that notes each bucket and forwards it to the model's own group. DDP's arithmetic does not
+change. Recording with a communication hook would change it: such a hook divides the gradients
+itself, which changes their last bits, and ignores ``join(divide_by_initial_world_size=False)``.
 
-A communication hook of the user in Python sends its buckets itself. The hook is called unchanged,
-and its future is followed.
+A user's communication hook in Python sends the buckets itself. The hook is called unchanged, and
+the end of the future that it returns is recorded.
 
 `torch_collectives` records other communication by torch.distributed.
 """
@@ -54,8 +54,10 @@ class DDPHooks(Hooks):
         self._models: dict[int, _Model] = {}
         """Models by the ``id`` of their reducer; freeing the reducer removes the model."""
         self._registration = Patches()
+        """Replaced functions that register communication hooks. They stay while a model exists."""
         self._assigned: list[list[int]] = []
-        """Parameters of each bucket of the latest wrapped model, in reverse order."""
+        """Indices of the parameters of each bucket of the latest wrapped model; the last bucket
+        is first."""
         recorder.bucket_sources.append(self)
 
     def install(self) -> None:
@@ -73,13 +75,13 @@ class DDPHooks(Hooks):
                     self._follow(candidate)
 
     def remove(self) -> None:
-        """Stop recording and restore the originals.
+        """Stop recording and restore the functions that were replaced.
 
         Communication hooks stay registered: DDP offers no way to replace them.
         """
         super().remove()
         for model in tuple(self._models.values()):  # a finalizer may remove a model at any time
-            model.release()
+            model.restore_group()
         if not self._models:
             self._registration.remove()
 
@@ -89,16 +91,26 @@ class DDPHooks(Hooks):
         Yields
         ------
         tuple
-            The description, the time of submission, and the time of the end.
+            The description, the time of submission, and the time of the end. Both times are as
+            ``time.perf_counter_ns()``.
         """
         backward = self._recorder.loop.buckets.backwards
         for model in tuple(self._models.values()):
             for submitted, finished, size in model.take():
                 operation = model.operation(model.next_bucket(backward), size)
-                yield operation, submitted, finished or perf_counter_ns()  # it finishes just now
+                # without an end, the bucket is about to finish: now is close enough
+                yield operation, submitted, finished or perf_counter_ns()
 
     def moved(self, ddp: Any, before: Any) -> None:
-        """Note that a model has another process group."""
+        """Forward the buckets of a model to its new process group.
+
+        Parameters
+        ----------
+        ddp
+            The DistributedDataParallel model.
+        before
+            The earlier process group of the model.
+        """
         model = self._models.get(id(ddp.reducer))
         if model is not None:
             model.move(before, ddp.process_group)
@@ -127,14 +139,14 @@ class DDPHooks(Hooks):
         reducer = getattr(ddp, "reducer", None)
         group = getattr(ddp, "process_group", None)
         if isinstance(reducer, dist.Reducer) and group is not None:
-            layout = [len(parameters) for parameters in reversed(self._assigned)]
-            if not layout and id(reducer) not in self._models:
-                layout = _layout_of(ddp)
+            parameters_per_bucket = [len(indices) for indices in reversed(self._assigned)]
+            if not parameters_per_bucket and id(reducer) not in self._models:
+                parameters_per_bucket = _parameters_per_bucket(ddp)
             on_gpu = any(parameter.is_cuda for parameter in ddp.parameters())
-            self._model(reducer).follow(group, layout, on_gpu=on_gpu)
+            self._model(reducer).follow(group, parameters_per_bucket, on_gpu=on_gpu)
 
     def _model(self, reducer: Any) -> _Model:
-        """Return the record of a model, by its reducer."""
+        """Return the record of the model with this reducer; create the record if it is missing."""
         key = id(reducer)
         if key not in self._models:
             used_numbers = {model.number for model in tuple(self._models.values())}
@@ -145,16 +157,16 @@ class DDPHooks(Hooks):
 
     def _register(self, original: Function) -> Function:
         def _register_comm_hook(reducer: Any, state: Any, hook: Hook) -> None:
-            users = _UserHook(state, hook)
-            original(reducer, users, self._call_hook)  # raises if there is a hook already
-            self._remember(reducer, users)
+            user_hook = _UserHook(state, hook)
+            original(reducer, user_hook, self._call_hook)  # raises if there is a hook already
+            self._remember(reducer, user_hook)
 
         return _register_comm_hook
 
-    def _remember_hook(self, reducer: Any, users: _UserHook) -> None:
+    def _remember_hook(self, reducer: Any, user_hook: _UserHook) -> None:
         model = self._model(reducer)
-        model.hook = users
-        users.model = weakref.ref(model)
+        model.hook = user_hook
+        user_hook.model = weakref.ref(model)
 
     def _register_builtin(self, original: Function) -> Function:
         def _register_builtin_comm_hook(reducer: Any, kind: Any) -> None:
@@ -165,24 +177,24 @@ class DDPHooks(Hooks):
         return _register_builtin_comm_hook
 
     @postpones_interrupts
-    def _call_hook(self, users: _UserHook, bucket: Any) -> Any:
-        """Call the user's communication hook, and follow its future."""
+    def _call_hook(self, user_hook: _UserHook, bucket: Any) -> Any:
+        """Call the user's communication hook, and record when the returned future is done."""
         recorder = self._recorder
         if not recorder.on:
             recorder.used_while_off = True
-            return users.hook(users.state, bucket)
+            return user_hook.hook(user_hook.state, bucket)
         buffer = bucket.buffer()
         size = sent_bytes(buffer)
         handle = Bucket(recorder)
         began = perf_counter_ns()
         with self._calls.hook_of_ddp(handle.sent):
-            future = users.hook(users.state, bucket)
-            if (model := users.model()) is not None:
+            future = user_hook.hook(user_hook.state, bucket)
+            if (model := user_hook.model()) is not None:
                 self._note(model, buffer, size, handle, future, began, bucket.index())
         return future
 
     def _note_submitted(self, model: _Model, tensor: Any, size: int, work: Any, began: int) -> None:
-        """Follow a bucket that a reducer has sent through its forwarding group."""
+        """Record a bucket that a reducer has sent through its forwarding group, and its end."""
         if not self._recorder.on:
             self._recorder.used_while_off = True
         else:
@@ -200,7 +212,19 @@ class DDPHooks(Hooks):
         began: int,
         index: int,
     ) -> None:
-        """Report a bucket when its future is done."""
+        """Report a bucket to the training loop, and note when its future is done.
+
+        Parameters
+        ----------
+        tensor, size
+            The tensor that is reduced, and the bytes that this rank sends for it.
+        bucket
+            Receives the time at which the future is done.
+        began
+            Time of submission, as ``time.perf_counter_ns()``.
+        index
+            Index of the bucket in the model.
+        """
         loop = self._recorder.loop
         if self._recorder.capturing:
             loop.note_unheard()
@@ -213,7 +237,7 @@ class DDPHooks(Hooks):
 
 
 class _UserHook:
-    """A communication hook of the user; the reducer keeps it until the reducer is freed."""
+    """A communication hook of the user; the reducer refers to it until the reducer is freed."""
 
     def __init__(self, state: Any, hook: Hook) -> None:
         self.state = state
@@ -227,14 +251,16 @@ class _Model:
     Parameters
     ----------
     submitted
-        Called for each bucket with the model, and the bucket's tensor, bytes, `Work` and time.
+        Called for each bucket with the model, and the bucket's tensor, bytes, `Work` and time of
+        submission, as ``time.perf_counter_ns()``.
 
     Attributes
     ----------
     hook
         The user's communication hook in Python, or None.
     keeps_group
-        Whether a communication hook in C++ uses the forwarding group; it will always use it.
+        Whether a communication hook in C++ uses the forwarding group. Such a hook cannot be given
+        another group, so the forwarding group must be kept.
     """
 
     def __init__(self, number: int, reducer: Any, submitted: Callable[..., None]) -> None:
@@ -245,20 +271,31 @@ class _Model:
         self._submitted = submitted
         self._groups: list[Any] = []
         """Forwarding groups; the list keeps the Python half of groups that C++ calls."""
-        self._layout: list[int] = []
-        """The number of parameters of each bucket."""
+        self._parameters_per_bucket: list[int] = []
         self._operations: dict[tuple[int, int], Operation] = {}
-        self._next = 0
+        """Descriptions of buckets, by index and bytes."""
+        self._next_index = 0
         self._backward = -1
+        """Number of the backward that sent the latest bucket."""
 
-    def follow(self, group: Any, layout: list[int], *, on_gpu: bool) -> None:
-        """Record the reducer's buckets through a group from now on."""
+    def follow(self, group: Any, parameters_per_bucket: list[int], *, on_gpu: bool) -> None:
+        """Make the reducer send its buckets through a group that records them.
+
+        The recording group forwards the buckets to `group`.
+
+        Parameters
+        ----------
+        parameters_per_bucket
+            Number of parameters of each bucket; empty if it has not changed or is unknown.
+        on_gpu
+            Whether the model has parameters on a GPU.
+        """
         reducer = self._reducer()
         if reducer is None:
             return
-        if layout:
-            self._layout = layout
-            self._next = 0
+        if parameters_per_bucket:
+            self._parameters_per_bucket = parameters_per_bucket
+            self._next_index = 0
         self._forward_to(group)
         if not self._groups or self._groups[-1].size() != group.size():
             native = None if on_gpu else native_group.load()
@@ -270,8 +307,8 @@ class _Model:
         self._record(on=True)
         reducer._update_process_group(self._groups[-1])
 
-    def release(self) -> None:
-        """Give the reducer the model's own group again."""
+    def restore_group(self) -> None:
+        """Make the reducer use the model's original group."""
         reducer = self._reducer()
         if reducer is not None and self._groups:
             reducer._update_process_group(self._groups[-1].real)
@@ -280,34 +317,48 @@ class _Model:
                 self._groups = []
 
     def move(self, before: Any, group: Any) -> None:
-        """Use another group, also in the user's hook if its state is the earlier group."""
+        """Forward to another group, and replace the earlier group as the state of the user's hook.
+
+        Parameters
+        ----------
+        before, group
+            The model's earlier group, and its new group.
+        """
         if self.hook is not None and self.hook.state is before:
             self.hook.state = group
         self._forward_to(group)
 
     def take(self) -> list[tuple[int, int, int]]:
-        """Return the submission, end (or 0) and bytes of each bucket that C++ groups have noted."""
+        """Return and remove the buckets that groups in C++ have noted.
+
+        Returns
+        -------
+        list
+            The times of submission and end, as ``time.perf_counter_ns()``, and the bytes of each
+            bucket. The end is 0 if it is not known yet.
+        """
         return [row for group in self._groups if hasattr(group, "take") for row in group.take()]
 
     def next_bucket(self, backward: int) -> int:
         """Return the index of the next bucket; a reducer sends its buckets in their order."""
         if backward != self._backward:  # an earlier backward may have failed halfway
             self._backward = backward
-            self._next = 0
+            self._next_index = 0
             for group in self._groups:
-                if layout := group.take_layout():
-                    self._layout = layout
+                if parameters_per_bucket := group.take_layout():
+                    self._parameters_per_bucket = parameters_per_bucket
                     self._operations.clear()
-        index = self._next
-        self._next = index + 1 if index + 1 < len(self._layout) else 0
+        index = self._next_index
+        self._next_index = index + 1 if index + 1 < len(self._parameters_per_bucket) else 0
         return index
 
     def operation(self, index: int, size: int) -> Operation:
-        """Return the description of a bucket."""
+        """Return the description of the bucket with this index and this number of bytes."""
         operation = self._operations.get((index, size))
         if operation is None:
             model = f"model {self.number}, " if self.number else ""
-            tensors = self._layout[index] if index < len(self._layout) else 0
+            counts = self._parameters_per_bucket
+            tensors = counts[index] if index < len(counts) else 0
             ranks = self._groups[-1].real.size() if self._groups else 0
             name = f"{model}bucket {index}"
             operation = Operation(name, size, tensors, "allreduce", 0, ranks, "ddp")
@@ -329,11 +380,11 @@ class _Model:
             forwarding.real = group
 
 
-def _layout_of(ddp: Any) -> list[int]:
+def _parameters_per_bucket(ddp: Any) -> list[int]:
     """Return the number of parameters of each bucket of an earlier model; empty if unknown."""
     logged = ddp._get_ddp_logging_data()
     if rebuilt := logged.get("rebuilt_per_bucket_param_indices"):
         return [len(bucket.split()) for bucket in rebuilt.split(",")]
-    if "," in str(logged.get("bucket_sizes", ",")):
+    if "," in str(logged.get("bucket_sizes", ",")):  # several buckets, or no information
         return []
     return [sum(parameter.requires_grad for parameter in ddp.parameters())]

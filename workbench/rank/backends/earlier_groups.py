@@ -1,7 +1,7 @@
-"""Process groups of an ended ring; the next ring forms them again.
+"""Process groups that ended with the default process group; they are formed again with the next.
 
-Code of a cell keeps references to process groups in variables, FSDP2 models, device meshes and
-optimizers. These references are replaced by references to the new groups.
+Variables, FSDP2 models, device meshes and optimizers of cells refer to process groups. These
+references are replaced by references to the new groups.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _get_backend = distributed_c10d.get_backend
 
 
 class EarlierGroup(NamedTuple):
-    """A process group of the ended ring.
+    """A process group that ended with the default process group.
 
     Attributes
     ----------
     name
-        Name of the group, which device meshes use; equal on all its ranks.
+        Name of the group, which device meshes use; equal on all ranks of the group.
     ranks
-        Ranks of the group in the ring, in increasing order.
+        Global ranks of the group, in increasing order.
     backend
         Name such as ``"gloo"``; empty for the backend of the default group.
     timeout_s
@@ -49,11 +49,12 @@ class EarlierGroup(NamedTuple):
 
 
 class EarlierGroups:
-    """The groups of this process that have ended with their ring."""
+    """The groups of this process that have ended with the default process group."""
 
     def __init__(self) -> None:
         self._groups: dict[EarlierGroup, Any] = {}
         self._formed: list[tuple[Any, Any]] = []
+        """Earlier groups, each with the new group that replaces it."""
 
     @staticmethod
     def install() -> None:
@@ -66,32 +67,33 @@ class EarlierGroups:
         for group in list(distributed_c10d._world.pg_names):
             with contextlib.suppress(KeyError, RuntimeError, ValueError):
                 described = _describe(group)
-                # `new_group` cannot form groups with other names or orders again
+                # `new_group` chooses a decimal name and sorts the ranks, so it cannot form
+                # groups with other names or orders again
                 if described.name.isdecimal() and described.ranks == tuple(sorted(described.ranks)):
                     self._groups[described] = group
 
     def described(self) -> list[EarlierGroup]:
-        """Return the groups, for `form` on all ranks."""
+        """Return the descriptions of the stored groups, to be sent to `form` on all ranks."""
         return list(self._groups)
 
     def form(self, every: Sequence[list[EarlierGroup]], timeout: timedelta) -> None:
-        """Form the groups again that all their ranks have stored; each rank of the ring calls this.
+        """Form each group again that all ranks of the group have stored; all ranks call this.
 
         Parameters
         ----------
         every
-            The groups of each rank, by rank.
+            The stored groups of each rank, by rank.
         timeout
             Time limit for forming a group.
         """
         self._formed = []
         world = distributed_c10d._world
-        kept = [set(members) for members in every]
+        stored = [set(groups) for groups in every]
         unique_groups = sorted(
-            {group for members in kept for group in members}, key=lambda group: int(group.name)
+            {group for groups in stored for group in groups}, key=lambda group: int(group.name)
         )
         for group in unique_groups:
-            if any(rank >= len(kept) or group not in kept[rank] for rank in group.ranks):
+            if any(rank >= len(stored) or group not in stored[rank] for rank in group.ranks):
                 continue
             process_group = dist.group.WORLD
             if group.name != DEFAULT:
@@ -105,18 +107,19 @@ class EarlierGroups:
             if group in self._groups:
                 self._formed.append((self._groups[group], process_group))
                 distributed_c10d._set_pg_timeout(timedelta(seconds=group.timeout_s), process_group)
-        names = [int(group.name) for group in unique_groups]
-        world.group_count = max([world.group_count, *(name + 1 for name in names)])
+        numbers = [int(group.name) for group in unique_groups]
+        world.group_count = max([world.group_count, *(number + 1 for number in numbers)])
 
     def successor(self, group: Any) -> Any:
-        """Return the successor that `form` has formed for an earlier group; None without one.
+        """Return the new group that replaces an earlier group, or None.
 
-        The default groups of two rings have the same name, but not always the same ranks.
+        Groups are compared by identity: an earlier and a later default group have the same name,
+        but may have different ranks.
         """
         return next((new for old, new in self._formed if old is group), None)
 
     def replace(self) -> None:
-        """Replace references to earlier groups with references to their successors."""
+        """Replace references to earlier groups with references to the new groups."""
         formed = self._formed
         self._formed = []
         self._groups = {}
@@ -128,13 +131,14 @@ class EarlierGroups:
         model_class = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
         for candidate in gc.get_objects():
             if issubclass(type(candidate), DeviceMesh):
-                # Python's garbage collector does not know dictionaries of groups only
+                # the garbage collector does not track a dictionary that holds only groups, so
+                # `gc.get_referrers` has not returned it
                 for old, new in formed:
                     _replace(getattr(candidate, "_pg_registry", {}), old, new)
             elif issubclass(type(candidate), model_class) and hasattr(
                 candidate, "reset_iter_state"
             ):
-                # discard the state of a failed iteration
+                # discard the state of a failed iteration, which refers to collectives that ended
                 with contextlib.suppress(RuntimeError, AttributeError):  # not the root, or unused
                     candidate.reset_iter_state()
 
@@ -142,12 +146,13 @@ class EarlierGroups:
 def get_backend(group: Any = None) -> Any:
     """Return the name of a group's backend, as ``torch.distributed.get_backend`` does.
 
-    PyTorch calls this after each error of a collective.
+    PyTorch calls this after each error of a collective, so that the user sees the error of this
+    function.
 
     Raises
     ------
     ValueError
-        The group has ended.
+        The group has ended with an earlier default process group.
     """
     is_current = group is None or group in distributed_c10d._world.pg_map
     if is_current or not isinstance(group, dist.ProcessGroup) or not dist.is_initialized():
@@ -161,8 +166,9 @@ def get_backend(group: Any = None) -> Any:
 
 def _describe(group: Any) -> EarlierGroup:
     world = distributed_c10d._world
-    of_default = world.pg_backend_config.get(dist.group.WORLD)
-    backend = "" if world.pg_backend_config.get(group) == of_default else world.pg_map[group][0]
+    default_config = world.pg_backend_config.get(dist.group.WORLD)
+    has_default_config = world.pg_backend_config.get(group) == default_config
+    backend = "" if has_default_config else world.pg_map[group][0]
     options = group._get_backend(group._device_types[0]).options
     timeout_s = options._timeout.total_seconds()
     ranks = tuple(dist.get_process_group_ranks(group))
@@ -170,7 +176,7 @@ def _describe(group: Any) -> EarlierGroup:
 
 
 def _replace(holder: Any, old: Any, new: Any) -> None:
-    """Replace a reference in a dictionary, a list, a function's variable or an object."""
+    """Replace references in a list, a dictionary, a closure or an object's attributes."""
     if isinstance(holder, CellType):
         holder.cell_contents = new
     elif isinstance(holder, list):
@@ -181,7 +187,6 @@ def _replace(holder: Any, old: Any, new: Any) -> None:
             values[name] = new
         if isinstance(holder, dict):
             for owner in gc.get_referrers(holder):
-                if isinstance(
-                    owner, type
-                ):  # the dictionary may be the class's attributes, which Python caches
+                # the dictionary may hold the attributes of a class, which Python caches
+                if isinstance(owner, type):
                     pythonapi.PyType_Modified(py_object(owner))

@@ -19,7 +19,7 @@ _ENTRIES = 64
 _VARIABLE = "TORCH_FR_BUFFER_SIZE"
 """PyTorch reads this variable when the process forms its first process group."""
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""The function of each Flight Recorder; the second function asks the GPU for passed events."""
+"""The function that reads each Flight Recorder. NCCL's asks the GPU which events have passed."""
 
 
 class Recorded(NamedTuple):
@@ -54,20 +54,21 @@ _earlier = [-1] * len(_DUMPS)
 
 
 def enable() -> None:
-    """Start recording, before the first process group is formed."""
-    if not torch.cuda.is_available():  # NCCL's default is larger
+    """Make PyTorch record; call this before the first process group is formed."""
+    # with a GPU, PyTorch's default applies, which is larger
+    if not torch.cuda.is_available():
         os.environ.setdefault(_VARIABLE, str(_ENTRIES))
 
 
 def forget() -> None:
-    """Ignore the collectives until now: their process groups have ended."""
+    """Ignore all collectives that have started so far, because their process groups have ended."""
     for operation in _read():
         recorder, number = operation.id
         _earlier[recorder] = max(number, _earlier[recorder])
 
 
 def unfinished(*, gpu: bool = True) -> list[Recorded]:
-    """Return the collectives that are not finished, in their order; empty if unknown.
+    """Return the collectives that are not finished, in the order of submission; empty if unknown.
 
     Parameters
     ----------
@@ -82,24 +83,34 @@ def unfinished(*, gpu: bool = True) -> list[Recorded]:
 
 
 def _read(gpu: bool = True) -> list[Recorded]:
+    """Return all recorded collectives in the order of submission, without NCCL's unless `gpu`."""
     operations = []
-    clocks = perf_counter_ns() - time_ns()
+    clock_offset_ns = perf_counter_ns() - time_ns()
     for recorder, function in enumerate(_DUMPS if gpu else _DUMPS[:1]):
         dump = getattr(torch._C._distributed_c10d, function, None)
         if dump is None:  # PyTorch before 2.6, or a build without NCCL
             continue
         with contextlib.suppress(ValueError, KeyError, RuntimeError, TypeError):  # another format
             entries = json.loads(dump(True, False)).get("entries", [])
-            operations += [_recorded(recorder, entry, clocks) for entry in entries]
+            operations += [_recorded(recorder, entry, clock_offset_ns) for entry in entries]
     return sorted(operations, key=lambda operation: (operation.submitted, operation.id))
 
 
-def _recorded(recorder: int, entry: dict[str, Any], clocks: int) -> Recorded:
+def _recorded(recorder: int, entry: dict[str, Any], clock_offset_ns: int) -> Recorded:
+    """Return an entry of a Flight Recorder as a collective.
+
+    Parameters
+    ----------
+    recorder
+        Index of the Flight Recorder in `_DUMPS`.
+    clock_offset_ns
+        Added to the entry's time, to convert it from ``time_ns`` to ``perf_counter_ns``.
+    """
     function = entry["profiling_name"].rpartition(":")[2]
     group = entry["process_group"][0]
     finished = bool(entry["retired"])
     name = f"{function} {entry['collective_seq_id']}"
-    submitted = int(entry["time_created_ns"]) + clocks
+    submitted = int(entry["time_created_ns"]) + clock_offset_ns
     sizes = entry.get("input_sizes", ())
     dtypes = entry.get("input_dtypes", ())
     tensors = ", ".join(f"{dtype} {list(size)}" for dtype, size in zip(dtypes, sizes, strict=False))

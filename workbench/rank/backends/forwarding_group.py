@@ -23,7 +23,10 @@ _BROADCAST = dist.ProcessGroup.broadcast
 
 
 def called_by_reducer(function: Function) -> Function:
-    """Prepare a function for calls from C++, in a backward or while compiled code runs."""
+    """Prepare a function that C++ calls during a backward, or while compiled code runs.
+
+    Interrupts are postponed until it returns. TorchDynamo does not compile it.
+    """
     postpones_interrupts(function)
     frames = torch._C._dynamo.eval_frame  # without importing torch._dynamo, which takes a second
     if hasattr(frames, "skip_code"):  # PyTorch 2.4
@@ -41,15 +44,15 @@ class ForwardingGroup(dist.ProcessGroup):
     Parameters
     ----------
     real
-        The other group.
+        The group that carries out the collectives.
     submitted
-        Called for each submitted bucket with its tensor, its bytes before, its `Work`, and the
-        time before.
+        Called for each submitted bucket with the bucket's tensor, its bytes before the reduction,
+        its `Work`, and the time before the call, as ``time.perf_counter_ns()``.
 
     Attributes
     ----------
     real
-        The other group; another group with the same number of ranks can be set.
+        As the parameter; it can be replaced by a group with the same number of ranks.
     """
 
     def __init__(self, real: Any, submitted: Callable[[Any, int, Any, int], None]) -> None:
@@ -57,18 +60,20 @@ class ForwardingGroup(dist.ProcessGroup):
         self.real = real
         self._submitted = submitted
         self._layout: Any = None
+        """Tensor with the number of parameters of each bucket, after a new division; or None."""
 
     @called_by_reducer
     def allreduce(self, tensors: Any, options: Any) -> Any:
-        """Reduce a bucket, or the map of used parameters."""
+        """Reduce a bucket, or DDP's map of used parameters."""
         bucket = tensors[0]
-        # while a sparse gradient is reduced, a thread of Gloo puts the rows of all ranks in it
+        # measure first: while a sparse gradient is reduced, a thread of Gloo puts the rows of all
+        # ranks in it
         size = sent_bytes(bucket)
         began = perf_counter_ns()
         real = self.real
         plain = type(real) is dist.ProcessGroup
         work = _ALLREDUCE(real, tensors, options) if plain else real.allreduce(tensors, options)
-        if bucket.dtype != torch.int32:  # otherwise the tensor is the map
+        if bucket.dtype != torch.int32:  # the map of used parameters is the only int32 tensor
             self._submitted(bucket, size, work, began)
         return work
 
@@ -81,7 +86,10 @@ class ForwardingGroup(dist.ProcessGroup):
         return _BROADCAST(real, tensors, options) if plain else real.broadcast(tensors, options)
 
     def take_layout(self) -> list[int]:
-        """Return the number of parameters of each bucket after a new division; else empty."""
-        layout = self._layout
+        """Return the number of parameters of each bucket if DDP has divided them again.
+
+        The result is empty if there was no new division since the last call.
+        """
+        parameters_per_bucket = self._layout
         self._layout = None
-        return [] if layout is None else list(layout.tolist())
+        return [] if parameters_per_bucket is None else list(parameters_per_bucket.tolist())

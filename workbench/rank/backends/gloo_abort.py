@@ -19,11 +19,12 @@ _HANDLER = ctypes.CFUNCTYPE(None)
 _NAME_OFFSET = ctypes.sizeof(ctypes.c_void_p)
 """Offset of the address of the name in a ``std::type_info``."""
 _ENFORCE = b"gloo13EnforceNotMet"
-_SAVED_FROM = 10
-"""Lowest number of a saved descriptor: cells may close small ones."""
+"""Part of the mangled name of Gloo's exception."""
+_MIN_SAVED_DESCRIPTOR = 10
+"""Minimum number of the saved log descriptor; cells may close descriptors with small numbers."""
 
-_kept: list[object] = []
-"""Objects that C++ refers to."""
+_referenced_by_cpp: list[object] = []
+"""Objects that C++ refers to, so Python must not free them."""
 
 
 def install() -> None:
@@ -34,15 +35,15 @@ def install() -> None:
         exception_type = library.__cxa_current_exception_type
     except (OSError, AttributeError):  # another C++ library
         return
-    if _kept:
+    if _referenced_by_cpp:
         return
     set_handler.restype = exception_type.restype = ctypes.c_void_p
-    log = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, _SAVED_FROM)
+    log = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, _MIN_SAVED_DESCRIPTOR)
     previous: list[int] = []
 
     def terminate() -> None:
         with contextlib.suppress(OSError):
-            os.dup2(log, 2)
+            os.dup2(log, 2)  # output elsewhere would be lost, as the process ends now
         if _ENFORCE in _name_of(exception_type()):
             os.write(2, f"\n{_explanation()}\n".encode())
             os.abort()
@@ -51,11 +52,12 @@ def install() -> None:
         os.abort()
 
     handler = _HANDLER(terminate)
-    _kept.append(handler)
+    _referenced_by_cpp.append(handler)
     previous.append(set_handler(handler))
 
 
 def _name_of(type_info: int | None) -> bytes:
+    """Return the mangled name in the ``std::type_info`` at an address; empty without an address."""
     if not type_info:
         return b""
     name = ctypes.c_char_p.from_address(type_info + _NAME_OFFSET).value

@@ -105,19 +105,25 @@ class HorovodBackend(Backend):
         return pending._replace(handles=frozenset(list(mpi_ops._handle_map)))
 
     def settings(self, interface: str) -> dict[str, str]:
-        """Return Horovod's environment variables, which a cell can change; empty before a ring.
+        """Return Horovod's environment variables, the MPI job and TensorFlow's address.
 
-        Ranks with different values may be unable to form a ring. ``MPI_JOB`` is the MPI job that
-        allows this process to use Horovod's MPI controller. `interface` is its network interface.
+        Horovod's variables are left out before the first ring. Later they are included because
+        cells can change them, and ranks with different values may be unable to form a ring.
+        ``MPI_JOB`` is the MPI job that allows this process to use Horovod's MPI controller.
+
+        Parameters
+        ----------
+        interface
+            The network interface of TensorFlow's address.
         """
         formed = self._ring.name != "" or mpi_controller.is_used()
-        process_settings = _own_settings() if formed else {}
+        process_settings = _environment_settings() if formed else {}
         job = "" if self._ring.name else mpi_controller.job()
         return {**process_settings, mpi_controller.JOB: job, **free_address(interface)}
 
     @neutral()
     def init_ring(self, environment: dict[str, str], shared: dict[str, str]) -> RingCheck:
-        """Form a ring; return the sum of a collective, and whether process sets can be added.
+        """Form a ring, and return the result of a first collective.
 
         Parameters
         ----------
@@ -126,13 +132,13 @@ class HorovodBackend(Backend):
         shared
             The variables of the other ranks, used where this rank has no value.
         """
-        os.environ.update({**shared, **_own_settings(), **environment})
+        os.environ.update({**shared, **_environment_settings(), **environment})
         mpi = mpi_controller.is_used()  # a ring of MPI has no sockets that could be shut down
         aborted = self._aborted
         self._aborted = None
         if not mpi:
             if aborted == environment["HOROVOD_GLOO_RENDEZVOUS_PORT"]:
-                raise RingNotFormed(ABORTED)  # the other ranks no longer wait for this one
+                raise RingNotFormed(ABORTED)  # the other ranks no longer wait for this rank
             with self._shutdown:  # a running shutdown belongs to the previous ring
                 self._ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
         ring = self._ring
@@ -143,7 +149,7 @@ class HorovodBackend(Backend):
             mpi_controller.start_mpi()
         try:
             with nullcontext() if mpi else ring:
-                # `_abort_init` ends if it does not see yet that the ring is being formed
+                # an `_abort_init` that ran before `ring.forming` was set has had no effect
                 if not mpi and self._aborted in {"", ring.name}:
                     raise RingNotFormed(ABORTED)
                 with starts():
@@ -161,7 +167,7 @@ class HorovodBackend(Backend):
         process_sets.install(self._recorder, ring)
         if self._tap is not None:
             self._tap.ring_formed(hvd.size())
-        self._carried = (_transport(ring),)
+        self._transports_without_nccl = (_transport(ring),)
         return RingCheck(float(total.item()), process_sets.dynamic(), self.transports())
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:
@@ -177,12 +183,16 @@ class HorovodBackend(Backend):
         optimizers.discard_handles(objects)
 
     def abort_init(self, ring: str) -> None:
-        """Stop forming or leaving a ring: shut down its sockets in a thread, or never begin."""
+        """Stop forming or leaving a ring.
+
+        A thread shuts down the ring's sockets. If this rank has not begun to form the ring,
+        `init_ring` will raise an error.
+        """
         self._aborted = ring
         in_thread(self._abort_init, ring)
 
     def release(self, *, peer_lost: bool) -> None:
-        """Shut Horovod down in a thread; after a time limit, shut down the ring's sockets.
+        """Shut Horovod down in a thread; after `_SHUTDOWN_S`, shut down the ring's sockets.
 
         ``hvd.shutdown`` is not used: it clears PyTorch's handles first, and the blocked
         caller would raise an error about a missing handle. After the loss of a peer, neither MPI
@@ -242,7 +252,10 @@ class HorovodBackend(Backend):
         return True
 
     def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:
-        """Return the name of a barrier or a join, and the handle that the thread waits for."""
+        """Return the name if it is a barrier or a join, and the handle that the thread waits for.
+
+        See `Backend.wait_of`.
+        """
         # an op of TensorFlow is pending only while its caller waits
         ops = [handle for handle in self.pending().operations if handle < 0]
         if ops:
@@ -285,7 +298,8 @@ class HorovodBackend(Backend):
     def _break(self, ring: RingSockets, peer_lost: bool) -> None:
         """End a ring; may take seconds."""
         if ring.forming:
-            # hvd.init() in a cell forms it, and never returns if Horovod is shut down just after
+            # hvd.init() in a cell is forming the ring; it would never return if Horovod was shut
+            # down just after the ring is formed
             self._abort_init(ring.name)
             return
 
@@ -298,7 +312,8 @@ class HorovodBackend(Backend):
         shutdown = in_thread(shut_down)
         shutdown.join(0 if peer_lost else _SHUTDOWN_S)
         deadline = time.monotonic() + _BREAK_S
-        # this lasts until Horovod's own thread has ended, because all callers wait for it
+        # every caller of Horovod's shutdown waits for Horovod's thread, so this thread is alive
+        # until the ring has ended
         while shutdown.is_alive() and self._ring is ring and time.monotonic() < deadline:
             ring.shut_down()  # repeatedly, because Gloo may use further connections
             shutdown.join(_BREAK_PERIOD_S)
@@ -307,7 +322,7 @@ class HorovodBackend(Backend):
         _log.debug("shut down ring %r (peer lost: %s)", ring.name, peer_lost)
 
     def _thread_ended(self) -> None:
-        """End a ring after an error has ended its thread, so that no rank waits for this rank."""
+        """End the ring after an error in Horovod's thread, so that no rank waits for this rank."""
         ring = self._ring
         with self._shutdown:
             if ring is not self._ring or ring.forming or not mpi_ops.is_initialized():
@@ -321,8 +336,8 @@ class HorovodBackend(Backend):
     def _end_lost(self, ring: RingSockets) -> None:
         """End the waits for collectives of a ring that Horovod's thread has left unfinished.
 
-        An error in that thread ends it, for example too little memory for the fusion buffer. The
-        collectives in progress then never end. Their callers get a ValueError.
+        An error ends Horovod's thread, for example if there is too little memory for the fusion
+        buffer. The collectives in progress then never end. Their callers get a ValueError.
         """
         deadline = time.monotonic() + _SHUTDOWN_S
         while self._ring is ring and _unfinished():
@@ -337,6 +352,7 @@ class HorovodBackend(Backend):
 
 
 def _unfinished() -> bool:
+    """Return whether any collective of this process is unfinished."""
     return not all(map(_is_finished, list(mpi_ops._handle_map)))
 
 
@@ -357,7 +373,8 @@ def _transport(ring: RingSockets) -> Transport:
     return Transport("MPI", "", unknown="MPI does not report its connections")
 
 
-def _own_settings() -> dict[str, str]:
+def _environment_settings() -> dict[str, str]:
+    """Return Horovod's environment variables in this process."""
     return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
 
 

@@ -36,7 +36,7 @@ class HorovodHooks(Hooks):
     Parameters
     ----------
     tap
-        Records the collectives; None if another tool has built Horovod.
+        Records the collectives; None if `workbench build-horovod` has not built Horovod.
     """
 
     def __init__(self, recorder: Recorder, tap: Tap | None) -> None:
@@ -80,7 +80,7 @@ class HorovodHooks(Hooks):
             # this function runs once per gradient, so it avoids all unnecessary calls
             try:
                 done = poll(handle)
-            except ValueError:  # another thread has cleared it
+            except ValueError:  # another thread has cleared the handle
                 done = True
             if done:
                 result = original(handle)
@@ -118,6 +118,7 @@ class HorovodHooks(Hooks):
         return join
 
     def _expose(self, original: Function) -> Function:
+        """Return an optimizer's ``synchronize`` that records its time as an exposed wait."""
         recorder = self._recorder
 
         def synchronize(optimizer: Any) -> None:

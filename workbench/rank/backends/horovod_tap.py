@@ -25,11 +25,12 @@ from workbench.wire.record import TIMES
 _VERSION = 1
 _MAX_RECORDS = 1 << 20
 """Maximum number of unread records that Horovod keeps (88 MB)."""
-_READ = 4096
+_MAX_READ = 4096
+"""Maximum number of records that one call of Horovod's function reads."""
 _NAME_BITS = 48
-"""Number of bits of the number of a name in Horovod."""
-_MAX_PLANS = 256
-"""Maximum number of kept descriptions of iterations."""
+"""Number of bits of the number that Horovod gives to a name."""
+_MAX_DESCRIPTIONS = 256
+"""Maximum number of kept descriptions of the collectives of an iteration."""
 _COLUMNS = ("name", "handle", "process_set", "bytes", "status", "library", *TIMES)
 """The 64-bit integers of a record."""
 _NAME, _HANDLE, _SET, _BYTES, _STATUS, _LIBRARY = range(6)
@@ -46,7 +47,7 @@ _NO_NAME = re.compile(r"noname(\.\d+)?")
 _TENSORFLOW = re.compile(
     r"(?:.*/)?(?:Horovod(?:Grouped)?[A-Z][a-z]+(?:_(?P<tensor>.+))?|(?P<own>Distributed\w+_.+))"
 )
-"""Horovod's name of an op of TensorFlow: scopes, and the name of the tensor if it has a name."""
+"""Horovod's name of an op of TensorFlow: scopes, and the tensor's name if it has one."""
 _OF_OPTIMIZER = re.compile(r"(?:.*/)?Distributed\w+_Allreduce.*")
 """The names of TensorFlow's ops that reduce gradients."""
 Records = npt.NDArray[np.int64]
@@ -81,19 +82,20 @@ class Tap:
         library.horovod_tap_enable.argtypes = [ctypes.c_int64]
         self._library = library
         self._members = members
-        self._into = np.zeros((_READ, len(_COLUMNS)), np.int64)
-        """Buffer for reading; rows with a finishing time were not copied to `_unread` yet."""
+        self._into = np.zeros((_MAX_READ, len(_COLUMNS)), np.int64)
+        """Buffer for reading. Rows with a finishing time have not been copied to `_unread` yet."""
         self._address = self._into.ctypes.data
         self._unread: list[Records] = []
-        """Records that were read, but not returned yet."""
+        """Records that were read from Horovod, but not returned by `take` yet."""
         self._reading = threading.Lock()
         self._operations: dict[bytes, tuple[Operation, ...]] = {}
+        """Descriptions of collectives, by the bytes of their described records."""
         self.optimizer_names: set[str] = set()
         self.world_size = 0
 
     @classmethod
     def open(cls, members: dict[int, tuple[int, ...]]) -> Tap | None:
-        """Return the tap of this process; None if another tool has built Horovod."""
+        """Return the tap of this process; None if Horovod was built without it."""
         library = mpi_ops._basics.MPI_LIB_CTYPES
         if not hasattr(library, "horovod_tap_version"):
             return None
@@ -117,16 +119,30 @@ class Tap:
         return int(self._library.horovod_tap_lost())
 
     def ring_formed(self, world_size: int) -> None:
-        """Describe later collectives as collectives of another ring."""
+        """Note the number of ranks of a new ring, and discard descriptions of the earlier ring."""
         self.world_size = world_size
         self._operations = {}
 
     def take(self, until: int) -> Collected:
-        """Return the collectives that have finished by `until` and were not returned before."""
+        """Return the collectives that have finished by `until` and were not returned before.
+
+        Parameters
+        ----------
+        until
+            A time as ``time.perf_counter_ns()``.
+        """
         return self._take([until], None)[0]
 
     def take_each(self, untils: Sequence[int], handles: Sequence[Sequence[int]]) -> list[Collected]:
-        """Return the result of `take` for each moment, only with the handles of this moment."""
+        """Return the result of `take` for each time, with only the handles for this time.
+
+        Parameters
+        ----------
+        untils
+            Times as ``time.perf_counter_ns()``, in increasing order.
+        handles
+            For each time, the handles that the rank has waited for.
+        """
         return self._take(untils, handles)
 
     def _take(
@@ -151,7 +167,10 @@ class Tap:
         return collected
 
     def pending(self) -> Pending | None:
-        """Return the unfinished collectives, in any thread; None if Horovod cannot tell now."""
+        """Return the unfinished collectives; None if Horovod cannot report them now.
+
+        Any thread may call this.
+        """
         size = 1 << 16
         while True:
             text = ctypes.create_string_buffer(size)
@@ -163,12 +182,12 @@ class Tap:
             size = 2 * needed
 
     def _read(self) -> Records:
-        """Return all records that were not returned before, including records of failed calls."""
+        """Return all records that were not returned before, also those that a failed call read."""
         finished = self._into[:, _FINISHED]
-        count = _READ
-        while count == _READ:
+        count = _MAX_READ
+        while count == _MAX_READ:
             if not finished[0]:
-                self._library.horovod_tap_read(self._address, _READ)
+                self._library.horovod_tap_read(self._address, _MAX_READ)
             count = int(np.count_nonzero(finished))
             if count:
                 rows = self._into[:count]
@@ -182,7 +201,15 @@ class Tap:
     def _collected(
         self, records: Records, part: npt.NDArray[np.int64], parts: int
     ) -> list[Collected]:
-        """Return the collectives of each part of `records`; a group of tensors counts as one."""
+        """Return the collectives of each part of `records`. A grouped collective is returned once.
+
+        Parameters
+        ----------
+        records, part
+            The records, and the index of the part to which each belongs.
+        parts
+            Number of parts.
+        """
         order = _by_part_and_name(records, part)
         records = records.take(order, axis=0)
         part = part[order]
@@ -200,11 +227,19 @@ class Tap:
         ]
 
     def _part(self, described: Records, times: npt.NDArray[np.int64]) -> Collected:
-        """Return the collectives of described records, without barriers and joins."""
+        """Return the collectives of described records, without barriers and joins.
+
+        Parameters
+        ----------
+        described
+            The columns `_DESCRIBE` and the number of tensors, of shape (records, columns).
+        times
+            The `TIMES`, of shape (TIMES, records).
+        """
         key = described.tobytes()
         operations = self._operations.get(key)
         if operations is None:
-            if len(self._operations) >= _MAX_PLANS:
+            if len(self._operations) >= _MAX_DESCRIPTIONS:
                 self._operations.clear()
             operations = self._operations[key] = self._describe(described)
         if len(operations) < len(described):
@@ -241,7 +276,15 @@ class Tap:
         return Operation(_label(match), size, tensors, kind, process_set, ranks, by, library_name)
 
     def _final(self, operation: Operation, allgathers: set[tuple[str, int]]) -> Operation:
-        """Return an operation with its caller, or as a part of a sparse allreduce."""
+        """Return an operation with its final kind and caller.
+
+        Two allgathers, of the values and of the indices, are the parts of a sparse allreduce.
+
+        Parameters
+        ----------
+        allgathers
+            Name and process set of each allgather among the operations.
+        """
         stem, dot, part = operation.name.rpartition(".")
         other = stem + _PARTS_OF_SPARSE.get(dot + part, "")
         if (
@@ -269,10 +312,10 @@ class Tap:
 def _parts(
     records: Records, untils: Sequence[int], handles: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.int64]:
-    """Return the index of the sequence of handles with each record's handle; -1 without one.
+    """Return the part of each record: the index of the sequence with its handle; -1 without one.
 
-    Negative handles belong to TensorFlow. Its steps end after their collectives, so that these are
-    assigned by their end.
+    Negative handles belong to TensorFlow. A step of TensorFlow ends after its collectives, so these
+    records are assigned by the time at which they finished.
     """
     values = records[:, _HANDLE]
     if (values < 0).any():
@@ -332,7 +375,10 @@ def _label(match: re.Match[str]) -> str:
 def _grouped(
     records: Records, part: npt.NDArray[np.int64]
 ) -> tuple[Records, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return one record per handle, ordered by part and name, its part and number of tensors."""
+    """Return one record per handle, with its part and number of tensors, by part and name.
+
+    A grouped collective has one record for each tensor, all with the same handle.
+    """
     _, first, group_index, tensors = np.unique(
         records[:, _HANDLE], return_index=True, return_inverse=True, return_counts=True
     )

@@ -1,4 +1,4 @@
-"""Unfinished collectives of torch.distributed."""
+"""Follows unfinished collectives of torch.distributed, and reports them when they finish."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Bucket:
     Attributes
     ----------
     sent
-        The bytes of the collectives that its hook has called.
+        The bytes of each collective that the bucket's communication hook has called.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -54,14 +54,14 @@ class Bucket:
         return bool(self.finished)
 
     def follow(self, future: Any, *, gpu: bool) -> None:
-        """Record the time at which the hook's future is done."""
+        """Note when the hook's future is done; on a GPU, when the GPU has done its work."""
         future.add_done_callback(self.mark if gpu else self._finish)
 
     def _finish(self, _: Any) -> None:
         self.finished = perf_counter_ns()
 
     def mark(self, _: Any = None) -> None:
-        """Record an event: the bucket is done when the current stream has reached it."""
+        """Record a CUDA event; the bucket is done when the current stream has reached the event."""
         # the callback runs early, on a stream that waits for the reduction
         event = torch.cuda.Event()
         event.record()
@@ -79,7 +79,7 @@ class TorchCall:
         self.future: Any = None
         self.on_gpu = False
         self.others: list[TorchCall] = []
-        """Collectives that finish together with this one."""
+        """Collectives that finish together with this collective."""
         self._finished = finished
 
     def claim(self) -> Reported | None:
@@ -160,10 +160,21 @@ class TorchCalls:
         waits: bool,
         peer: int = -1,
     ) -> None:
-        """Follow a submitted collective; `waits` means that the caller now waits for it.
+        """Follow a submitted collective.
 
-        `measured` are the bytes and the number of tensors in `sent` before the call.
-        `peer` is the other rank's number in the group, for a sent or received message.
+        Parameters
+        ----------
+        sent
+            The tensors that this rank sends.
+        measured
+            The bytes and the number of tensors in `sent` before the call.
+        work, began, thread
+            The returned `Work` or None, the time of the call as ``time.perf_counter_ns()``, and the
+            calling thread.
+        waits
+            Whether the caller now waits for the collective.
+        peer
+            The other rank's number in the group, for a sent or received message.
         """
         if not self._recorder.on:  # a function that could not be restored
             return
@@ -182,7 +193,7 @@ class TorchCalls:
             self.keep(key, call)
             kept_by = named, id(group)
             if waits or kept_by in self._without_future:
-                return  # the collective has finished when the wait returns
+                return  # the hook of the wait reports the collective when the wait returns
             try:
                 call.future = work.get_future()
                 call.future.add_done_callback(lambda _: self.finish(key, call))
@@ -190,8 +201,9 @@ class TorchCalls:
                 self._without_future.add(kept_by)
 
     def keep(self, key: int, call: TorchCall) -> None:
-        """Keep a call until it is finished."""
-        abandoned = [self.pending.pop(key, None)]  # an earlier call had the same Work or memory
+        """Keep a call in `pending` until it is finished."""
+        # an earlier call has the same key if this call reuses its Work or memory
+        abandoned = [self.pending.pop(key, None)]
         if len(self.pending) >= _MAX_PENDING:
             abandoned += self.pending.values()
             self.pending.clear()
@@ -209,7 +221,7 @@ class TorchCalls:
             self.pending.pop(key, None)
 
     def coalesced(self, calls: list[TorchCall], work: Any) -> None:
-        """Follow calls that were submitted together, as one collective for each kind."""
+        """Follow calls that were submitted together; calls of the same kind count as one."""
         groups: dict[Operation, list[TorchCall]] = {}
         for call in calls:
             kind = call.operation._replace(name="", size=0, tensors=0, peer=-1)
@@ -237,10 +249,12 @@ class TorchCalls:
                 self.keep(id(work), together[0])
 
     def follow_stream(self, calls: list[TorchCall], work: Any) -> None:
-        """Make the training loop poll for the GPU's end of calls; without a Work, of the stream."""
-        if (
-            self._recorder.capturing
-        ):  # the calls run when the graph is replayed, and no hook times that
+        """Make the training loop poll whether the GPU has finished calls.
+
+        Without a Work, the calls count as finished when the current stream has reached this point.
+        """
+        if self._recorder.capturing:
+            # the calls run when the CUDA graph is replayed, and no hook is called then
             self._recorder.loop.note_unheard()
             return
         bucket = Bucket(self._recorder)
@@ -265,7 +279,7 @@ class TorchCalls:
         return self._gpu and self._recorder.loop.in_backward and not _is_of_python(thread)
 
     def is_of_bucket(self, thread: int, sent: Any) -> bool:
-        """Return whether a hook of DDP makes a call, directly or in a callback of a future.
+        """Return whether a DDP hook makes this call, directly or in a callback of a future.
 
         The bytes that callbacks send are counted for the oldest unfinished bucket.
         """
@@ -292,7 +306,7 @@ class TorchCalls:
         thread: int,
         peer: int = -1,
     ) -> TorchCall:
-        """Return a call with its description."""
+        """Return a `TorchCall` with the description of the collective."""
         recorder = self._recorder
         operation = self._describe(named, group, measured, thread, recorder.loop, peer)
         return TorchCall(operation, began, recorder.reported)

@@ -4,8 +4,9 @@ Every Python caller uses methods of a process group, which return a `Work`. Thes
 waits for a `Work` are replaced. `torch_operators` records functional collectives, and `ddp_hooks`
 the buckets of DistributedDataParallel, which are sent from C++.
 
-With Gloo, a collective has finished when its future is done; one without a future (point-to-point,
-reduce_scatter, functional collectives) when the cell's wait for it returns, an upper bound.
+With Gloo, a collective has finished when its future is done. Sends, receives, reduce_scatter and
+functional collectives have no future. Their recorded end is the time at which the cell's wait
+returns, which is an upper bound.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class TorchCollectives(Hooks):
         super().__init__(recorder)
         self._calls = calls
         self._waits_for: tuple[int, Waits] | None = None
-        """The Work that a begun wait belongs to, and the waits of its cell."""
+        """The ``id`` of the Work that an exposed wait has begun for, and the waits of its cell."""
 
     def install(self) -> None:
         """Start recording."""
@@ -107,7 +108,7 @@ class TorchCollectives(Hooks):
             waits.exposed_ends()
 
     def _broadcast_coalesced(self, original: Function) -> Function:
-        """Return a replacement of DDP's blocking function that sends buffers."""
+        """Return a replacement of the blocking function with which DDP sends its buffers."""
 
         def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             began = perf_counter_ns()
@@ -152,7 +153,7 @@ class TorchCollectives(Hooks):
                 result = original(future, *args, **kwargs)
             else:
                 result = exposed(future, *args, **kwargs)
-            # The thread that calls the callbacks of a future may do so later.
+            # The callback that reports a collective may run later in another thread. Report it now.
             for key, call in list(self._calls.pending.items()):
                 if call.future is not None and call.future.done():
                     self._calls.finish(key, call)

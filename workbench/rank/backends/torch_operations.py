@@ -27,7 +27,7 @@ class Named(NamedTuple):
     kind
         The kind of collective, as in `workbench.wire.Layout`.
     sent
-        Position of the argument that a rank sends.
+        Index of the argument with the tensors that a rank sends.
     by
         The caller; empty if it varies.
     """
@@ -102,15 +102,15 @@ _LIBRARIES = {
 }
 """Names of libraries by a part of the caller's file name."""
 _OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
-"""Folder of this package's code, which runs between the caller and `_caller`."""
-_OF_TORCH = 2
+"""Folder of `workbench.rank`, whose frames are between the caller's frame and `_caller`."""
+_TORCH_FRAMES = 2
 """Number of frames of torch.distributed between its caller and our code."""
 _MAX_KEPT = 4096
 """Maximum number of descriptions, and of callers, that are kept."""
 
 
 class _Group(NamedTuple):
-    """A reference to a process group, its number among process sets, its ranks and its name."""
+    """A reference to a process group, its number among process sets, size, ranks and name."""
 
     group: weakref.ref[Any]
     number: int
@@ -120,7 +120,7 @@ class _Group(NamedTuple):
 
 
 class CollectiveDescriptions:
-    """Describes collectives; within a step, each kind is numbered from one."""
+    """Describes collectives. Within a step, the calls of each function are numbered from 1."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Operation] = {}
@@ -178,7 +178,7 @@ class CollectiveDescriptions:
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
             frame = frame.f_back
-        for _ in range(_OF_TORCH):
+        for _ in range(_TORCH_FRAMES):
             frame = None if frame is None else frame.f_back
         if frame is None:
             return "cell"
@@ -221,7 +221,8 @@ def number_of(group: Any) -> int:
     """Return the number of a process group among process sets; 0 if it has all ranks."""
     if dist.is_initialized() and group.size() == dist.get_world_size():
         return 0
-    # the number is equal on all its ranks, and larger than those of Horovod's process sets
+    # the number is the same on all ranks of the group, and larger than the numbers of Horovod's
+    # process sets
     return zlib.crc32(group.group_name.encode()) & 0x3FFFFFFF | 0x40000000
 
 

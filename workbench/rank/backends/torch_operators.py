@@ -78,7 +78,7 @@ class OperatorHooks(Hooks):
         def call(original: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             thread = threading.get_ident()
             arguments = (*args, *kwargs.values()) if kwargs else args
-            # a dispatch mode calls the operator again
+            # a dispatch mode calls the operator again, which must not be recorded twice
             if self._in_operator == thread or type(first(arguments)) not in _PLAIN:
                 return original(*args, **kwargs)
             measured = measure(arguments[0])

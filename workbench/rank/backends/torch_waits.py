@@ -1,6 +1,6 @@
-"""Calls of torch.distributed that a thread waits in, with their begin and their ranks.
+"""Finds the call of torch.distributed that a thread waits in, its start time and its ranks.
 
-These calls are replaced by Python functions, so that another thread finds them in the frames.
+Such calls go through Python functions, so that another thread finds them in the thread's frames.
 `flight_recorder` has the collectives themselves, but not Gloo's sends and receives.
 """
 
@@ -79,7 +79,7 @@ def install() -> None:
 
 
 def unfinished() -> dict[tuple[str, int], str]:
-    """Return the peers' names of possibly unfinished sends and receives, by the `Work`.
+    """Return the names that unfinished sends and receives have in the other rank, by the `Work`.
 
     A send of Gloo counts as unfinished until the cell has waited for it.
     """
@@ -94,13 +94,13 @@ def unfinished() -> dict[tuple[str, int], str]:
 
 
 def forget() -> None:
-    """Ignore the sends and receives until now: their process groups have ended."""
+    """Ignore all sends and receives so far, because their process groups have ended."""
     _sent.clear()
     _numbers.clear()
 
 
 def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `function` with the name of `like`, so that `find` finds its calls."""
+    """Wrap `function` under the name and docstring of `like`, so that `find` finds its calls."""
 
     @wraps(like)
     def call(*args: Any, **options: Any) -> Any:
@@ -111,7 +111,7 @@ def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
 
 
 def find(frame: FrameType | None) -> Call | None:
-    """Return the outermost call of these functions in a thread's frames; None without a call."""
+    """Return the outermost wrapped call in a thread's frames; None without a wrapped call."""
     call_locals = None
     while frame is not None:
         if frame.f_code in _CALLS and "began" in (values := frame.f_locals):
