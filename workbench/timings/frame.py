@@ -103,9 +103,9 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
     had submitted the collective, and with NCCL the rank's GPU had computed it; began_us and
     ended_us of the transfer; finished_us. Durations between them: queued_us (until the response:
     slower ranks, earlier buffers, negotiation), copy_in_us, transfer_us, copy_out_us, and
-    duration_us in total. If the library is unknown, only submitted_us, finished_us and duration_us are known. With
-    NCCL and HOROVOD_ENABLE_ASYNC_COMPLETION=1 the library is unknown, and finished_us is when the
-    GPU's work was queued.
+    duration_us in total. If the library is unknown, only submitted_us, finished_us and duration_us
+    are known. With NCCL and HOROVOD_ENABLE_ASYNC_COMPLETION=1 the library is unknown, and
+    finished_us is when the GPU's work was queued.
 
     buffer: collectives of an iteration with the same number travelled together. service_us is the
     duration of the buffer's transfer on the rank that waited least in it, and busbw_gbps the
