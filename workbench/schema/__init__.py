@@ -1,4 +1,5 @@
 """Declarations that several packages share.
 
-`figures` declares the figures that are shown, with their labels, meanings, colours and metrics.
+`figures` declares the figures that are shown, with their labels, meanings, colours and metrics. Its
+docstring says what a new figure needs.
 """

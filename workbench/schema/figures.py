@@ -1,6 +1,11 @@
 """Declarations of the figures that tables, views, exports and the documentation show.
 
-`workbench.timings.figures` computes their means.
+`workbench.timings.figures` computes the means of figures.
+
+A new figure is declared here, and needs two more steps. Its column is computed in
+`workbench.timings.derive.columns`, from columns of `workbench.timings.store.ROW`; a new column of
+rows is added there. ``python tests/support/generated_typescript.py`` then writes the declaration
+for the TypeScript code.
 """
 
 from __future__ import annotations
@@ -15,31 +20,32 @@ class Figure:
     Attributes
     ----------
     name
-        Its name, which ends in the unit: ``_us`` for microseconds, ``_gbps`` for 10^9 bits per
-        second, ``_share`` for a ratio from 0 to 1. Most figures are columns of ``to_frame()``.
+        Name of the figure, which ends in the unit: ``_us`` for microseconds, ``_gbps`` for 10^9
+        bits per second, ``_share`` for a ratio from 0 to 1. Most figures are columns of
+        ``to_frame()``.
     label
-        Its name in tables, legends and axes.
+        Name of the figure in tables, legends and axes.
     meaning
-        Its definition, for the documentation.
+        Definition of the figure, for the documentation.
     certainty
-        How it is measured and how certain it is, for the documentation.
+        How the figure is measured and how certain it is, for the documentation.
     color
-        Colour of its bars and lines, from the palette of Okabe and Ito, which is legible on light
-        and dark backgrounds.
+        Colour of the figure's bars and lines, from the palette of Okabe and Ito, which is legible
+        on light and dark backgrounds.
     weight
         The column that weights the mean. Bandwidths are weighted by the duration of the
         communication, so that their mean is the sum of all bytes divided by the sum of all
         durations. Without a weight, all iterations of all ranks have the same weight.
     part, whole
-        The columns of a share. The share is the sum of `part` divided by the sum of `whole`.
-        Both are empty for other figures.
+        The columns that a share is computed from: the sum of `part` divided by the sum of `whole`.
+        Both are empty for figures that are not shares.
     metric, metric_meaning
         Name and help text of the Prometheus metric, without prefix; empty if the figure has no
         metric.
     metric_scale
         Factor from the published figure to the metric's base unit.
     published
-        Its key in the entries that kernels publish for the server; by default its name.
+        Key of the figure in the entries that kernels publish for the server; by default `name`.
 
     Examples
     --------

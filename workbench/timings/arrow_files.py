@@ -1,4 +1,4 @@
-"""The Arrow files of a run: columns of rows, records and layouts, in IPC streams.
+"""The Arrow files of a run: IPC streams with the columns of rows, records and layouts.
 
 The columns are the fields of `store.ROW` and of the dataclasses. A file that another version wrote
 may lack a column or have additional ones. Only the columns that both versions know are read, and a
@@ -125,8 +125,8 @@ def to_batch(
 def from_batch(record: type[_T], batch: pa.RecordBatch) -> list[_T]:
     """Return the objects that `to_batch` converted.
 
-    Each list of an object has one item per collective. A list that the file lacks gets as many
-    items, unless the field's default is an empty list.
+    Each list of an object has one item per collective. A list that the file lacks gets as
+    many default values, unless the field's default is an empty list.
     """
     kinds = _fields(record)
     columns = {
@@ -156,7 +156,7 @@ def records_to_batch(block: RecordBlock, layout_keys: Sequence[int]) -> pa.Recor
     """Return records as the columns `RECORD_KEYS` and the fields of `IterationRecord`."""
     keys = (block.iterations, block.ranks, np.asarray(layout_keys, np.int64))
     kinds = _fields(IterationRecord)
-    ticks = [name for name, kind in kinds.items() if kind == _TICKS]
+    tick_names = [name for name, kind in kinds.items() if kind == _TICKS]
     groups = [
         (indices, block.groups[number][block.index_in_group[indices]])
         for number, indices in block.by_group()
@@ -165,27 +165,29 @@ def records_to_batch(block: RecordBlock, layout_keys: Sequence[int]) -> pa.Recor
     for indices, group in groups:
         counts[indices] = group["submitted"].shape[1]
     ends = np.cumsum(counts)
-    uniform = len(set(counts.tolist())) == 1
-    numbers = {name: np.empty(len(block), np.int64) for name in kinds if name not in ticks}
-    times = {name: np.empty(counts.sum(), np.uint32) for name in ticks}
+    has_equal_counts = len(set(counts.tolist())) == 1
+    integer_columns = {
+        name: np.empty(len(block), np.int64) for name in kinds if name not in tick_names
+    }
+    tick_columns = {name: np.empty(counts.sum(), np.uint32) for name in tick_names}
     for indices, group in groups:
-        for name, values in numbers.items():
+        for name, values in integer_columns.items():
             values[indices] = group[name]
         count = group["submitted"].shape[1]
         positions = (ends - counts)[indices, np.newaxis] + np.arange(count)
-        for name, values in times.items():
-            # all records usually have equally many collectives, and whole rows are set faster
-            if uniform:
+        for name, values in tick_columns.items():
+            # whole rows are set faster, and all records usually have the same number of collectives
+            if has_equal_counts:
                 values.reshape(-1, count)[indices] = times_of(group, name)
             else:
                 values[positions] = times_of(group, name)
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     arrays = [pa.array(np.ascontiguousarray(key)) for key in keys]
     for name in kinds:
-        if name in times:
-            arrays.append(pa.ListArray.from_arrays(offsets, pa.array(times[name])))
+        if name in tick_columns:
+            arrays.append(pa.ListArray.from_arrays(offsets, pa.array(tick_columns[name])))
         else:
-            arrays.append(pa.array(numbers[name]))
+            arrays.append(pa.array(integer_columns[name]))
     return pa.record_batch(arrays, schema=schema_of(IterationRecord, *RECORD_KEYS))
 
 
@@ -270,11 +272,11 @@ class StreamReader:
     size_bytes
         Size of the file when it was opened.
     closed
-        Whether the stream has an end-of-stream marker.
+        After the iteration: whether the stream has an end-of-stream marker.
     rest_bytes
         Number of unreadable bytes after the last batch; set by the iteration.
     problem
-        Why these bytes cannot be read, or an empty string.
+        The reason why these bytes cannot be read, or an empty string.
     """
 
     def __init__(self, path: Path) -> None:
@@ -293,7 +295,7 @@ class StreamReader:
         message = self._next()
         if message is not None:
             try:
-                # pyarrow does not check this, and would crash the process
+                # pyarrow does not check the type, and would crash the process
                 if message.type != "schema":
                     raise ValueError("the file does not begin with a schema")
                 schema = pa.ipc.read_schema(message)

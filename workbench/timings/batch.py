@@ -31,10 +31,10 @@ class Batch:
     Attributes
     ----------
     errors
-        The errors of records that were refused; the other attributes leave these records out.
-    arrived
-        The index of each record in `records`.
-    ranks, cells, index, flags, dropped, number, ends
+        The errors of records that were refused; the other attributes do not contain these records.
+    valid_indices
+        The index in `records` of each record that was not refused.
+    ranks, cells, index, flags, dropped, layout_numbers, ends
         One value per record: the rank, the cell, the index of the iteration in the cell, the flags,
         how many iterations the rank has dropped so far, the number of the layout, and the end of
         the iteration in ns on the rank's clock.
@@ -49,18 +49,18 @@ class Batch:
         for number, (indices, _) in enumerate(decoded.groups):
             group[indices] = number
             index_in_group[indices] = np.arange(len(indices))
-        self.arrived = np.flatnonzero(group >= 0)
-        self._group = group[self.arrived]
-        self._index_in_group = index_in_group[self.arrived]
-        self.ranks = np.array(ranks, np.int64)[self.arrived]
-        self.cells, self.index, self.flags, self.dropped, self.number, start, duration = (
+        self.valid_indices = np.flatnonzero(group >= 0)
+        self._group = group[self.valid_indices]
+        self._index_in_group = index_in_group[self.valid_indices]
+        self.ranks = np.array(ranks, np.int64)[self.valid_indices]
+        self.cells, self.index, self.flags, self.dropped, self.layout_numbers, start, duration = (
             self._column(name, np.zeros(len(self), np.int64))
             for name in ("cell", "index", "flags", "dropped", "layout", "start_ns", "duration_ns")
         )
         self.ends = start + duration
 
     def __len__(self) -> int:
-        return len(self.arrived)
+        return len(self.valid_indices)
 
     @property
     def in_iterations(self) -> npt.NDArray[np.bool_]:
@@ -89,7 +89,7 @@ class Batch:
         rows["uncertainty_ns"] = np.inf
 
     def to_block(self, iterations: Numbers, layouts: Sequence[Layout | None]) -> RecordBlock:
-        """Return the records with a layout that names each of their collectives."""
+        """Return the records whose layout has a name for each of the record's collectives."""
         counts = np.array([columns["submitted"].shape[1] for columns in self._groups], np.int64)
         names = np.array(
             [0 if layout is None else len(layout.names) for layout in layouts], np.int64
@@ -102,14 +102,14 @@ class Batch:
         return block[(names > 0) & (names == counts[self._group])]
 
     def _parts(self) -> list[tuple[npt.NDArray[np.intp], Columns]]:
-        """Return the indices and the columns of the records of each type."""
+        """Return the indices and the columns of the records of each NumPy type."""
         return [
             (np.flatnonzero(self._group == number), columns)
             for number, columns in enumerate(self._groups)
         ]
 
     def _column(self, name: str, into: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Copy a field of the records into the array `into`, as far as they have this field."""
+        """Copy a field into the array `into` for the records that have it, and return `into`."""
         for indices, columns in self._parts():
             if name in (columns.dtype.names or ()):
                 into[indices] = columns[name]
@@ -117,7 +117,7 @@ class Batch:
 
 
 def _peers(layouts: Sequence[Layout | None], world_size: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the process set that each record's collectives share, and its number of ranks."""
+    """Return the process set that each record's collectives share, and the size of that set."""
     distinct = {id(layout): layout for layout in layouts if layout is not None}
     sets = np.zeros(len(layouts), np.int64)
     ranks = world_size.astype(np.int64)
@@ -131,14 +131,17 @@ def _peers(layouts: Sequence[Layout | None], world_size: Numbers) -> tuple[Numbe
 
 
 def one_set(layout: Layout) -> tuple[int, int]:
-    """Return the process set that all collectives of a layout share, and its size; else 0 and 0."""
+    """Return the number and the size of the process set that all collectives of a layout share.
+
+    Return 0 and 0 if they use several sets, or the set is unknown.
+    """
     sets = set(zip(layout.process_sets, layout.ranks, strict=True))
     number, ranks = sets.pop() if len(sets) == 1 else (0, 0)
     return (number, ranks) if number and ranks else (0, 0)
 
 
 def block_of(records: Iterable[CollectiveRecord]) -> RecordBlock:
-    """Return records as a block, without records that no rank can have sent."""
+    """Return records as a block, without the records of a damaged file, which cannot be packed."""
     packed = []
     valid = []
     for record in records:
@@ -148,6 +151,6 @@ def block_of(records: Iterable[CollectiveRecord]) -> RecordBlock:
             continue
         valid.append(record)
     batch = Batch(packed, [record.rank for record in valid])
-    valid = [valid[index] for index in batch.arrived.tolist()]
+    valid = [valid[index] for index in batch.valid_indices.tolist()]
     iterations = np.array([record.iteration for record in valid], np.int64)
     return batch.to_block(iterations, [record.layout for record in valid])

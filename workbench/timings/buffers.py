@@ -1,12 +1,12 @@
 """Computes which collectives travelled in one buffer, and how long its transfer took.
 
-Horovod transfers the collectives of a buffer together, and they have the same response. Every rank
+Horovod transfers the collectives of a buffer together; they have the same response. Every rank
 begins the transfer when it has the response, and all ranks end it together. So the rank that began
 last did not wait for another rank: its time is the duration of the transfer.
 
-For DDP's buckets only the submission and the end are known. They are reduced one after another. So
+For DDP's buckets, only the submission and the end are known. Buckets are reduced in turn. So
 a bucket's transfer begins at the earliest when the bucket is submitted and the bucket before it has
-ended. The rank with the shortest time from there to the end gives an upper bound.
+ended. The shortest time from there to the end, among the ranks, is an upper bound of the duration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 def is_timed(layout: Layout) -> npt.NDArray[np.bool_]:
     """Return a mask of the collectives with all `TIMES` recorded.
 
-    Without a known library, only their submission and their end are recorded.
+    If the library of a collective is unknown, only its submission and its end are recorded.
     """
     return np.array([bool(library) for library in layout.libraries], bool)
 
@@ -57,8 +57,8 @@ def service_times(times: npt.NDArray[np.int64], layout: Layout) -> Floats:
     """
     submitted, _, began, ended, finished = times.transpose(1, 0, 2)
     order = np.argsort(finished[0], kind="stable")
-    free = np.zeros_like(finished)
-    free[:, order[1:]] = finished[:, order[:-1]]
-    bound = finished - np.maximum(submitted, free)
-    service = np.where(is_timed(layout), ended - began, bound).min(axis=0)
+    previous_finished = np.zeros_like(finished)
+    previous_finished[:, order[1:]] = finished[:, order[:-1]]
+    upper_bound = finished - np.maximum(submitted, previous_finished)
+    service = np.where(is_timed(layout), ended - began, upper_bound).min(axis=0)
     return np.asarray(np.maximum(service, 0), np.float64)

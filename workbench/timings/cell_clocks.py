@@ -19,16 +19,16 @@ from workbench.wire.rank_messages import ClockPing, ClockPong
 _log = logging.getLogger(__name__)
 
 _PINGS = 16
-"""Pings of a burst; the ping with the shortest round trip counts."""
+"""Number of pings of a burst; the ping with the shortest round trip counts."""
 _BURST_S = 15.0
-"""Time between later bursts."""
+"""Time between bursts after the first bursts of a ring."""
 _FIRST_BURSTS_S = (1.0, 2.0, 4.0, 8.0)
 """Times between the first bursts of a ring; they are short, so that the drift is soon known."""
 _PING_S = 0.01
 """Time between the pings of a burst, so that some are sent while the ranks do not communicate."""
 _MAX_BURST_RANKS = 8
-"""Ranks that are pinged in one burst. More pings would wait for each other in the kernel's single
-thread."""
+"""Maximum number of ranks that are pinged in one burst. More pings would wait for each other in the
+kernel's single thread."""
 
 
 class CellClocks:
@@ -130,10 +130,10 @@ class CellClocks:
             indices = np.flatnonzero(np.isin(cells, ring_cells))
             # Converting the ranks one by one takes long. So the newest times of all ranks are
             # converted at once, and then the older times by rank.
-            whole, lines = clocks.newest_lines(distinct_ranks.tolist())
+            origins, lines = clocks.newest_lines(distinct_ranks.tolist())
             rank_times = t_ns.flat[indices].astype(np.int64)
             kernel_times, errors = on_lines(
-                rank_times, whole[rank_index[indices]], lines[rank_index[indices]]
+                rank_times, origins[rank_index[indices]], lines[rank_index[indices]]
             )
             times.flat[indices] = kernel_times
             uncertainties.flat[indices] = errors

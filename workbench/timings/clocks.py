@@ -1,9 +1,10 @@
 """The ranks' clocks compared with the kernel's: offset, drift and uncertainty.
 
 A rank answers a ping after the kernel sends it and before the kernel receives the answer. So each
-ping bounds the rank's offset, whatever the delays: the middle of both times, +- half the round
-trip. The ping with the shortest round trip of each burst is kept (an `Anchor`). Lines through
-neighbouring anchors give the drift, and narrower bounds for bursts that were delayed by load.
+ping bounds the offset of the rank's clock, whatever the delays: the middle of the times of sending
+and receiving, minus the time of the answer, +- half the round trip. The ping with the shortest
+round trip of each burst is kept (an `Anchor`). Lines through neighbouring anchors give the drift,
+and narrower bounds for bursts that were delayed by load.
 """
 
 from __future__ import annotations
@@ -26,26 +27,27 @@ Floats = npt.NDArray[np.float64]
 BURST_NS = 800_000_000
 """Pings sent within this time of a burst's first ping belong to the burst."""
 MAX_DRIFT = 500e-6
-"""Largest drift of a clock: the limit that NTP itself uses (adjtimex(2))."""
+"""Largest drift of a clock, in seconds per second: the limit that NTP itself uses (adjtimex(2))."""
 WANDER = 5e-17
 """Largest change of the drift per nanosecond: 3 ppm in a minute, some degrees of temperature."""
 NEXT_NS = 30e9
-"""Longest expected interval between bursts."""
+"""Longest expected interval between bursts, in nanoseconds."""
 NEIGHBOURS = 4
 """Bursts on either side that narrow a burst's bounds."""
 MAX_ANCHORS = 4096
 """Maximum number of anchors per clock. Beyond it, every second anchor of the older half is
 deleted."""
 _FAR_NS = 1e15
-"""How far the bounds extend before the first and after the last anchor."""
+"""How far the bounds extend before the first and after the last anchor, in nanoseconds."""
 _MAX_CLOCKS = 16
-"""Maximum number of clocks kept per rank, each between two steps."""
+"""Maximum number of clocks kept per rank; each step of a rank's clock begins a new one."""
 
 
 class Anchor(NamedTuple):
-    """The best ping of a burst: at `answered` on the rank's clock, `low` <= offset <= `high`.
+    """The ping with the shortest round trip of a burst; times in nanoseconds.
 
-    The rank's clock plus the offset is the kernel's clock.
+    At the time `answered` on the rank's clock, `low` <= offset <= `high`. The rank's clock plus the
+    offset is the kernel's clock.
     """
 
     answered: int
@@ -60,7 +62,7 @@ class Anchor(NamedTuple):
 
 @dataclass
 class _Clock:
-    """One clock between two steps: its anchors by time, and the bounds computed from them."""
+    """A rank's clock between two steps: anchors by time, and the bounds computed from them."""
 
     anchors: list[Anchor]
     burst_ns: int
@@ -136,12 +138,18 @@ class RingClocks:
                 self._add_outlier(rank, ping, sent_ns, received_ns)
 
     def _add_outlier(self, rank: int, ping: Anchor, sent: int, received: int) -> None:
-        before = self._outlier.pop(rank, None)
-        if before is None or not before[0].agrees(ping):
+        outlier = self._outlier.pop(rank, None)
+        if outlier is None or not outlier[0].agrees(ping):
             self._outlier[rank] = ping, sent, received
             return
-        first, began, ended = before
-        clock = _Clock([first], began, began, ended, [ended - began])
+        outlier_ping, outlier_sent, outlier_received = outlier
+        clock = _Clock(
+            [outlier_ping],
+            outlier_sent,
+            outlier_sent,
+            outlier_received,
+            [outlier_received - outlier_sent],
+        )
         clock.add(ping, sent, received)
         self._clocks[rank].append(clock)
         del self._clocks[rank][:-_MAX_CLOCKS]
@@ -173,7 +181,7 @@ class RingClocks:
         for index, fit in enumerate(fits):
             clock_low, clock_high = fit.bounds(times)
             is_possible = np.ones(times.shape, dtype=bool)
-            # around a step, a time may be of the clock before it or of the clock after it
+            # around a step, a time may be from the clock before the step or from the clock after it
             if index > 0:
                 gap = spans[index][0] - spans[index - 1][1]
                 is_possible &= times >= spans[index][2] - gap * (1 + MAX_DRIFT)
@@ -183,7 +191,7 @@ class RingClocks:
             shift = float(fit.offset - base)
             low = np.where(is_possible, np.minimum(low, clock_low + shift), low)
             high = np.where(is_possible, np.maximum(high, clock_high + shift), high)
-        is_skipped = low > high  # a time that the clock skipped in a step
+        is_skipped = low > high  # times that the clock skipped in a step
         if is_skipped.any():
             clock_low, clock_high = fits[-1].bounds(times)
             low = np.where(is_skipped, clock_low, low)
@@ -194,15 +202,17 @@ class RingClocks:
     def newest_lines(self, ranks: list[int]) -> tuple[Times, Floats]:
         """Return the last piece of each rank's bounds, for `on_lines`; `_NOWHERE` if it is unknown.
 
-        The arrays have a row per rank: start and offset; the piece's begin and end, and the low
-        and the high bound at its begin with their slopes.
+        Both arrays have a row per rank. The columns of the first array are the start and the
+        offset of the rank's `_Fit`. The columns of the second array are the begin and the end of
+        the piece; the low bound at the begin, and its slope; the high bound at the begin, and its
+        slope.
         """
         with self._lock:
             by_rank = [self._clocks.get(rank, ()) for rank in ranks]
             fits = [self._fit(clocks[0]) if len(clocks) == 1 else None for clocks in by_rank]
-        whole = [(0, 0) if fit is None else (fit.start, fit.offset) for fit in fits]
+        origins = [(0, 0) if fit is None else (fit.start, fit.offset) for fit in fits]
         lines = [_NOWHERE if fit is None else fit.newest_line for fit in fits]
-        return np.array(whole, np.int64), np.array(lines, np.float64)
+        return np.array(origins, np.int64), np.array(lines, np.float64)
 
     def describe(self, rank: int) -> dict[str, float]:
         """Return the figures of a rank's clock; an empty dict for a rank that never answered.
@@ -243,7 +253,10 @@ class RingClocks:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Bounds of a clock's offset, linear between knots; relative to `start` and `offset`."""
+    """Bounds of a clock's offset, linear between knots; in nanoseconds.
+
+    The times `knots` are relative to `start`; the bounds `low` and `high` are relative to `offset`.
+    """
 
     start: int
     offset: int
@@ -262,37 +275,37 @@ class _Fit:
         return begin, end, *chain.from_iterable(pieces)
 
     def bounds(self, times: Times) -> tuple[Floats, Floats]:
-        """Return the low and the high bound of the offset at some times, less `offset`."""
+        """Return the low and the high bound of the offset minus `self.offset` at some times."""
         since = (times - self.start).astype(np.float64)
         low = np.interp(since, self.knots, self.low)
         return low, np.maximum(low, np.interp(since, self.knots, self.high))
 
 
 _NOWHERE = (float("inf"), float("-inf"), 0.0, 0.0, 0.0, 0.0)
-"""A piece that contains no time."""
+"""A row of `RingClocks.newest_lines` for a piece that contains no time."""
 
 
-def on_lines(times: Times, whole: Times, lines: Floats) -> tuple[Times, Floats]:
+def on_lines(times: Times, origins: Times, lines: Floats) -> tuple[Times, Floats]:
     """Return times on the kernel's clock as `RingClocks.to_kernel` does, for many ranks at once.
 
     `whole` and `lines` are arrays of `RingClocks.newest_lines`, with a row for each time. The
-    uncertainty of a time outside of its piece is infinite.
+    uncertainty of a time outside of the piece in its row is infinite.
     """
     begin, end, low, low_slope, high, high_slope = lines.T
-    since = (times - whole[:, 0]).astype(np.float64)
+    since = (times - origins[:, 0]).astype(np.float64)
     with np.errstate(invalid="ignore"):
-        beyond = since - begin
-        low = low_slope * beyond + low
-        high = np.maximum(low, high_slope * beyond + high)
-    inside = (since >= begin) & (since <= end)
-    low = np.where(inside, low, 0.0)
-    high = np.where(inside, high, 0.0)
+        since_begin = since - begin
+        low = low_slope * since_begin + low
+        high = np.maximum(low, high_slope * since_begin + high)
+    is_inside = (since >= begin) & (since <= end)
+    low = np.where(is_inside, low, 0.0)
+    high = np.where(is_inside, high, 0.0)
     middle = np.rint((low + high) / 2).astype(np.int64)
-    return times + whole[:, 1] + middle, np.where(inside, (high - low) / 2 + 1.0, np.inf)
+    return times + origins[:, 1] + middle, np.where(is_inside, (high - low) / 2 + 1.0, np.inf)
 
 
 def _fit(anchors: list[Anchor]) -> _Fit:
-    """Return bounds at, between and beyond the anchors, narrowed by their neighbours."""
+    """Return bounds at, between and beyond the anchors, narrowed by the neighbouring anchors."""
     start = anchors[0].answered
     offset = anchors[0].low
     times = np.array([anchor.answered - start for anchor in anchors], dtype=np.float64)
@@ -301,6 +314,7 @@ def _fit(anchors: list[Anchor]) -> _Fit:
     min_drift, max_drift, kinks = _drifts(times, low, high)
     low, high = _narrowed(times, low, high, min_drift, max_drift)
     gaps = np.diff(times)
+    # in the middle of a gap, the offset may differ by this much from a line between the anchors
     sag = WANDER * gaps**2 / 8 + kinks * gaps / 2
     knots = np.empty(2 * len(times) + 1)
     low_bounds = knots.copy()
@@ -324,7 +338,7 @@ def _fit(anchors: list[Anchor]) -> _Fit:
 
 
 def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the bounds of the drift at each anchor, and its least change in each gap.
+    """Return the minimum and maximum drift at each anchor, and its least change in each gap.
 
     Any two anchors bound the drift between them. If the bounds of all neighbours contradict
     each other, the drift has changed, and only the nearest anchors count.
@@ -336,8 +350,8 @@ def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, F
         return min_drift, max_drift, np.zeros(0)
     indices = np.arange(count)
     window = [indices + shift for shift in range(-NEIGHBOURS, NEIGHBOURS + 1)]
-    for number, first in enumerate(window):
-        for second in window[number + 1 :]:
+    for position, first in enumerate(window):
+        for second in window[position + 1 :]:
             exists = (first >= 0) & (second < count)
             i = first[exists]
             j = second[exists]
@@ -349,11 +363,11 @@ def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, F
     gaps = np.diff(times)
     gap_min = (low[1:] - high[:-1]) / gaps
     gap_max = (high[1:] - low[:-1]) / gaps
-    changed = min_drift > max_drift
-    left = np.maximum(indices - 1, 0)
-    right = np.minimum(indices, count - 2)
-    min_drift[changed] = np.minimum(gap_min[left], gap_min[right])[changed]
-    max_drift[changed] = np.maximum(gap_max[left], gap_max[right])[changed]
+    has_changed = min_drift > max_drift
+    gap_before = np.maximum(indices - 1, 0)
+    gap_after = np.minimum(indices, count - 2)
+    min_drift[has_changed] = np.minimum(gap_min[gap_before], gap_min[gap_after])[has_changed]
+    max_drift[has_changed] = np.maximum(gap_max[gap_before], gap_max[gap_after])[has_changed]
     # the least difference between the drifts of neighbouring gaps
     bends = np.maximum(gap_min[1:] - gap_max[:-1], gap_min[:-1] - gap_max[1:])
     bends = np.concatenate([[0.0], np.maximum(bends, 0.0), [0.0]])
@@ -367,13 +381,23 @@ def _narrowed(
     narrow_low = low.copy()
     narrow_high = high.copy()
     for shift in range(1, min(NEIGHBOURS, len(times) - 1) + 1):
-        a = slice(None, -shift)
-        b = slice(shift, None)
-        span = times[b] - times[a]
+        earlier = slice(None, -shift)
+        later = slice(shift, None)
+        span = times[later] - times[earlier]
         bend = WANDER * span**2 / 2
-        narrow_low[b] = np.maximum(narrow_low[b], low[a] + min_drift[b] * span - bend)
-        narrow_high[b] = np.minimum(narrow_high[b], high[a] + max_drift[b] * span + bend)
-        narrow_low[a] = np.maximum(narrow_low[a], low[b] - max_drift[a] * span - bend)
-        narrow_high[a] = np.minimum(narrow_high[a], high[b] - min_drift[a] * span + bend)
-    crossed = narrow_low > narrow_high  # the drift changed by more than it wanders
-    return np.where(crossed, low, narrow_low), np.where(crossed, high, narrow_high)
+        narrow_low[later] = np.maximum(
+            narrow_low[later], low[earlier] + min_drift[later] * span - bend
+        )
+        narrow_high[later] = np.minimum(
+            narrow_high[later], high[earlier] + max_drift[later] * span + bend
+        )
+        narrow_low[earlier] = np.maximum(
+            narrow_low[earlier], low[later] - max_drift[earlier] * span - bend
+        )
+        narrow_high[earlier] = np.minimum(
+            narrow_high[earlier], high[later] - min_drift[earlier] * span + bend
+        )
+    is_contradictory = narrow_low > narrow_high  # the drift changed by more than `WANDER` allows
+    return np.where(is_contradictory, low, narrow_low), np.where(
+        is_contradictory, high, narrow_high
+    )

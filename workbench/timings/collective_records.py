@@ -18,9 +18,9 @@ from workbench.wire.record_columns import Columns, unpack
 MAX_COLLECTIVE_RECORDS = 1 << 15
 """Maximum number of records of single collectives in memory (62 MB for 161 tensors)."""
 _MAX_SMALL_BLOCKS = 64
-"""Small blocks are joined when there are so many of them, because queries visit each block."""
+"""Small blocks are joined when there are this many, because queries visit each block."""
 _MAX_SMALL_RECORDS = 1024
-"""Small blocks are also joined when they have so many records together."""
+"""Small blocks are also joined when they have this many records together."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ class CollectiveRecord:
     rank
         The rank that sent the record.
     layout
-        Names the collectives.
+        Layout of the record, which names the collectives.
     flags
         The flags of the record.
     """
@@ -75,7 +75,7 @@ class CollectiveRecord:
 
 @dataclass(frozen=True)
 class RecordBlock:
-    """Records in order of arrival; the records of one type are in one array.
+    """Records in order of arrival; all records with the same NumPy type are in one array.
 
     Attributes
     ----------
@@ -84,9 +84,10 @@ class RecordBlock:
     layouts
         The layout of each record.
     groups
-        Columns for each type of records.
+        One structured array for each NumPy type of records.
     group, index_in_group
-        The position of each record: the index of its group, and its index in that group.
+        The position of each record: the index of its group in `groups`, and its index in that
+        group.
     """
 
     iterations: Numbers
@@ -99,15 +100,15 @@ class RecordBlock:
     def __len__(self) -> int:
         return len(self.iterations)
 
-    def __getitem__(self, chosen: Any) -> RecordBlock:
+    def __getitem__(self, selection: Any) -> RecordBlock:
         """Return the records of a slice, a mask or indices; the packed data are shared."""
         return RecordBlock(
-            self.iterations[chosen],
-            self.ranks[chosen],
-            self.layouts[chosen],
+            self.iterations[selection],
+            self.ranks[selection],
+            self.layouts[selection],
             self.groups,
-            self.group[chosen],
-            self.index_in_group[chosen],
+            self.group[selection],
+            self.index_in_group[selection],
         )
 
     def __iter__(self) -> Iterator[CollectiveRecord]:
@@ -125,7 +126,7 @@ class RecordBlock:
         )
 
     def by_group(self) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-        """Yield the number of each group with records in this block, and their indices."""
+        """Yield the index of each group with records in the block, and these records' indices."""
         for number in np.unique(self.group).tolist():
             yield number, np.flatnonzero(self.group == number)
 
@@ -178,11 +179,13 @@ class CollectiveStore:
             skipped = self._skipped
         records: list[CollectiveRecord] = []
         for block in blocks:
-            chosen = np.arange(len(block)) >= skipped
+            is_selected = np.arange(len(block)) >= skipped
             skipped = max(0, skipped - len(block))
-            chosen &= (first is None) | (block.iterations >= (first or 0))
-            chosen &= (last is None) | (block.iterations <= (last or 0))
-            records += block if chosen.all() else block[chosen] if chosen.any() else ()
+            is_selected &= (first is None) | (block.iterations >= (first or 0))
+            is_selected &= (last is None) | (block.iterations <= (last or 0))
+            records += (
+                block if is_selected.all() else block[is_selected] if is_selected.any() else ()
+            )
         return records
 
     def read(self, start: int) -> tuple[int, RecordBlock]:

@@ -67,7 +67,7 @@ class Comparison:
     Attributes
     ----------
     names
-        The names of both runs.
+        The names of the two runs.
     iterations, left_out, ranks
         For each run: the numbers of iterations in the figures, of first iterations of cells that
         are left out, and of ranks.
@@ -108,19 +108,19 @@ def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
                 f"Cannot compare {names[0]} and {names[1]}: {name} has no iteration. Choose runs "
                 "that have trained."
             )
-    left = typical(a)
-    right = typical(b)
-    left_figures = _figures(left)
-    right_figures = _figures(right)
+    typical_a = typical(a)
+    typical_b = typical(b)
+    figures_a = _figures(typical_a)
+    figures_b = _figures(typical_b)
     return Comparison(
         names,
-        (_count(left, "iteration"), _count(right, "iteration")),
-        (first_left_out(a, left), first_left_out(b, right)),
-        (_count(left, "rank"), _count(right, "rank")),
+        (_count(typical_a, "iteration"), _count(typical_b, "iteration")),
+        (first_left_out(a, typical_a), first_left_out(b, typical_b)),
+        (_count(typical_a, "rank"), _count(typical_b, "rank")),
         tuple(
-            _difference(figure, values, right_figures[figure])
-            for figure, values in left_figures.items()
-            if len(values[0]) and len(right_figures[figure][0])
+            _difference(figure, values, figures_b[figure])
+            for figure, values in figures_a.items()
+            if len(values[0]) and len(figures_b[figure][0])
         ),
         (left_out_notes(a), left_out_notes(b)),
     )
@@ -135,17 +135,17 @@ def _figures(rows: Rows) -> dict[str, tuple[Values, Values]]:
     _, iteration_index = np.unique(rows["iteration"], return_inverse=True)
     table = columns(rows)
     time_us = np.nan_to_num(table["communication_us"])
-    parts = [table[name] for name in EXPOSED_PARTS]
-    part_means = mean_parts(table["exposed_us"], *parts)
-    for name, part, mean in zip(EXPOSED_PARTS, parts, part_means, strict=True):
+    exposed_parts = [table[name] for name in EXPOSED_PARTS]
+    part_means = mean_parts(table["exposed_us"], *exposed_parts)
+    for name, part, mean in zip(EXPOSED_PARTS, exposed_parts, part_means, strict=True):
         table[name] = _scaled(part, mean)
     figures = {}
     for name, values in table.items():
         if name not in _KEYS:
             weights = time_us if name in _BANDWIDTHS else np.ones(len(rows))
-            numbers = np.asarray(values, dtype=np.float64)
-            means, total = group_means(numbers, iteration_index, weights)
-            figures[name] = means[total > 0], total[total > 0]
+            figure_values = np.asarray(values, dtype=np.float64)
+            means, weight_sums = group_means(figure_values, iteration_index, weights)
+            figures[name] = means[weight_sums > 0], weight_sums[weight_sums > 0]
     return figures
 
 

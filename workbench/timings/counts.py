@@ -25,12 +25,16 @@ class Counts:
     """
 
     def __init__(self) -> None:
-        self._changing = threading.Lock()
-        """Locks the numbers: records may arrive while another thread ends their cell."""
+        self._lock = threading.Lock()
+        """Lock of the counts, because records may arrive while another thread ends their cell."""
         self._dropped: dict[int, int] = {}
+        """By rank: how many iterations it has dropped."""
         self._arrived: dict[tuple[int, int], int] = {}
+        """By cell and rank: how many records have arrived."""
         self._iterations: dict[tuple[int, int], int] = {}
+        """By cell and rank: the index of the last iteration that arrived, plus 1."""
         self._unheard: set[int] = set()
+        """The cells with communication that cannot be timed."""
         self._first: dict[tuple[int, int], tuple[int, int]] = {}
         """By cell and rank: the index of the first iteration that arrived, and how many iterations
         the rank had dropped before it."""
@@ -38,18 +42,20 @@ class Counts:
         """By cell and rank: how many iterations the rank had dropped before the last iteration that
         arrived."""
         self._inside: Counter[tuple[int, int]] = Counter()
+        """By cell and rank: how many records of iterations have arrived."""
         self._sent: dict[tuple[int, int], int] = {}
+        """By cell and rank: how many records the rank has sent, known when the cell has ended."""
         self._missing: dict[tuple[int, int], int] = {}
         self.newest: tuple[int, int, int] | None = None
 
     def add(self, batch: Batch) -> None:
         """Count the records of a batch, which must not be empty."""
-        with self._changing:
+        with self._lock:
             self._add(batch)
 
     def end_cell(self, cell: int, sent: dict[int, int]) -> None:
         """Store how many records of a cell each rank has sent."""
-        with self._changing:
+        with self._lock:
             for rank, count in sent.items():
                 self._sent[cell, rank] = count
                 self._find_missing((cell, rank))
@@ -83,9 +89,9 @@ class Counts:
         if key in self._sent:
             missing = self._sent[key] - self._arrived.get(key, 0)
         elif key in self._first:
-            first, dropped = self._first[key]
-            dropped = self._dropped_until[key] - dropped
-            missing = self._iterations[key] - first - self._inside[key] - dropped
+            first_index, dropped_before = self._first[key]
+            dropped_since_first = self._dropped_until[key] - dropped_before
+            missing = self._iterations[key] - first_index - self._inside[key] - dropped_since_first
         if missing > 0:
             self._missing[key] = missing
         else:
@@ -102,7 +108,7 @@ class Counts:
 
     @property
     def dropped_by_rank(self) -> dict[int, int]:
-        """The number of these records by rank."""
+        """By rank, the number of records that were dropped, or that have not arrived."""
         counts = Counter(self._dropped)
         for (_, rank), count in tuple(self._missing.items()):
             counts[rank] += count

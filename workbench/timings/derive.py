@@ -22,7 +22,7 @@ from workbench.timings.store import (
 Column = npt.NDArray[Any]
 
 EXPOSED_PARTS = ("wait_us", "queued_us", "transfer_us")
-"""The columns that `exposed_us` consists of."""
+"""The columns that add up to `exposed_us`."""
 
 
 def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Column]:
@@ -34,40 +34,40 @@ def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Co
     are 10^9 bits/s. Unknown figures are NaN. The time of communication that could not be timed is
     in the other phases.
     """
-    micro = {f"{phase}_us": rows[f"{phase}_ns"] / 1e3 for phase in PHASES}
-    unseen = forward_unseen(rows)
+    phases_us = {f"{phase}_us": rows[f"{phase}_ns"] / 1e3 for phase in PHASES}
+    is_forward_unseen = forward_unseen(rows)
     for name in ("data_us", "forward_us"):
-        micro[name] = np.where(unseen, np.nan, micro[name])
-    compiled = phases_unseen(rows)
+        phases_us[name] = np.where(is_forward_unseen, np.nan, phases_us[name])
+    is_compiled = phases_unseen(rows)
     for name in ("backward_us", "optimizer_us"):
-        micro[name] = np.where(compiled, np.nan, micro[name])
-    silent = communication_unseen(rows)
-    unknown = silent | compiled
+        phases_us[name] = np.where(is_compiled, np.nan, phases_us[name])
+    is_untimed = communication_unseen(rows)
+    is_exposed_unknown = is_untimed | is_compiled
     communication = rows["communication_ns"]
     parts = exposed_parts(rows, lateness(rows) if rings is None else rings)
-    communicates = communication > 0
-    algbw = _divide(rows["bytes"] * 8.0, communication, communicates)
+    has_communication = communication > 0
+    algbw = _divide(rows["bytes"] * 8.0, communication, has_communication)
     n = np.maximum(peers_of(rows), 1)
     return {
         "iteration": rows["iteration"],
         "rank": rows["rank"],
         "iteration_us": rows["iteration_ns"] / 1e3,
-        "data_us": micro["data_us"],
-        "forward_us": micro["forward_us"],
-        "backward_us": micro["backward_us"],
-        "communication_us": np.where(silent, np.nan, communication / 1e3),
-        "exposed_us": np.where(unknown, np.nan, micro["exposed_us"]),
-        "optimizer_us": micro["optimizer_us"],
-        "wait_us": np.where(unknown, np.nan, parts.waiting_us),
-        "queued_us": np.where(unknown, np.nan, parts.queued_us),
-        "transfer_us": np.where(unknown, np.nan, parts.transfer_us),
+        "data_us": phases_us["data_us"],
+        "forward_us": phases_us["forward_us"],
+        "backward_us": phases_us["backward_us"],
+        "communication_us": np.where(is_untimed, np.nan, communication / 1e3),
+        "exposed_us": np.where(is_exposed_unknown, np.nan, phases_us["exposed_us"]),
+        "optimizer_us": phases_us["optimizer_us"],
+        "wait_us": np.where(is_exposed_unknown, np.nan, parts.waiting_us),
+        "queued_us": np.where(is_exposed_unknown, np.nan, parts.queued_us),
+        "transfer_us": np.where(is_exposed_unknown, np.nan, parts.transfer_us),
         "bytes": rows["bytes"],
         "tensors": rows["tensors"],
         "algbw_gbps": algbw,
         "busbw_gbps": algbw * 2 * (n - 1) / n,  # as if all collectives were allreduces
-        "overlap": _divide(rows["overlapped_ns"], communication, communicates & ~compiled),
-        "other_us": micro["other_us"],
-        "copy_us": micro["copy_us"],
+        "overlap": _divide(rows["overlapped_ns"], communication, has_communication & ~is_compiled),
+        "other_us": phases_us["other_us"],
+        "copy_us": phases_us["copy_us"],
         "samples": samples(rows),
         "samples_per_s": samples_per_s(rows),
         "communication_cpu_us": cpu_us(rows),
@@ -77,10 +77,10 @@ def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Co
 def mean_parts(
     exposed: Column, wait: Column, queued: Column, transfer: Column
 ) -> tuple[float, float, float]:
-    """Return the means of the parts of the exposed time, which add up to its mean.
+    """Return the means of the parts of the exposed time, which add up to the mean exposed time.
 
-    The mean is divided in the same proportions as in the rows with known parts. A part is NaN if
-    it is unknown in all rows with exposed time.
+    The mean exposed time is divided in the same proportions as in the rows with known parts. A part
+    is NaN if it is unknown in all rows with exposed time.
     """
     is_exposed = exposed > 0
     mean = float(exposed[~np.isnan(exposed)].mean()) if not np.isnan(exposed).all() else np.nan
@@ -89,10 +89,10 @@ def mean_parts(
     has_wait = is_exposed & ~np.isnan(wait)
     has_transfer = is_exposed & ~np.isnan(transfer)
     waiting = mean * wait[has_wait].sum() / exposed[has_wait].sum() if has_wait.any() else np.nan
-    spent = transfer[has_transfer].sum()
+    transfer_sum = transfer[has_transfer].sum()
     transfer_or_queueing = transfer[has_transfer].sum() + queued[has_transfer].sum()
     share = (
-        (spent / transfer_or_queueing if transfer_or_queueing > 0 else 0.0)
+        (transfer_sum / transfer_or_queueing if transfer_or_queueing > 0 else 0.0)
         if has_transfer.any()
         else np.nan
     )
@@ -101,7 +101,7 @@ def mean_parts(
 
 
 def group_means(values: Column, groups: Column, weights: Column) -> tuple[Column, Column]:
-    """Return the weighted mean of the known values of each group, and the sum of their weights.
+    """Return the weighted mean of each group's known values, and the sum of these values' weights.
 
     `groups` are numbers from 0; a group without known values has the mean NaN.
 
@@ -123,7 +123,7 @@ def bus_factor(kind: str, ranks: int) -> float:
     """Return the ratio of a collective's bus bandwidth to its algorithm bandwidth.
 
     The ratios are from nccl-tests' PERFORMANCE.md, for the bytes that one rank submits. The total
-    of an allgather is `ranks` times as large, and a sparse allreduce consists of allgathers.
+    bytes of an allgather are `ranks` times as many, and a sparse allreduce consists of allgathers.
 
     Examples
     --------

@@ -24,8 +24,8 @@ PROFILED = 2
 """Reason why an iteration is not typical: it was profiled."""
 
 _PREFERENCE = np.array([0, 2, 1])
-"""The order of preference of the reasons 0, `FIRST` and `PROFILED`: typical iterations come first,
-then profiled ones, then the first iterations of cells."""
+"""The rank of the reasons 0, `FIRST` and `PROFILED` in the order of preference: typical iterations
+come first, then profiled iterations, then the first iterations of cells."""
 
 
 def typical(rows: Rows) -> Rows:
@@ -33,7 +33,7 @@ def typical(rows: Rows) -> Rows:
 
     A typical iteration is neither the first of a cell nor profiled. If successive cells have one
     iteration each, only the first of these iterations is a warm-up. If there are no typical
-    iterations, return the profiled ones, or else all.
+    iterations, return the profiled iterations; if there are none, return all.
     """
     reasons = untypical(rows)
     return np.asarray(rows[reasons == most_typical(reasons)])
@@ -71,9 +71,9 @@ def mean(values: Column, weights: Column | None = None) -> float:
     Parameters
     ----------
     values
-        Of any shape; NaN where unknown.
+        Array of any shape; NaN where unknown.
     weights
-        Of the same shape; a value with the weight 0 or NaN does not count.
+        Array of the same shape; a value with the weight 0 or NaN does not count.
 
     Examples
     --------
@@ -95,7 +95,8 @@ def mean(values: Column, weights: Column | None = None) -> float:
 def means(table: Mapping[str, Column], names: Iterable[str]) -> dict[str, float]:
     """Return the means of figures by name.
 
-    The means of the parts of the exposed time (`EXPOSED_PARTS`) add up to its mean.
+    The means of the parts of the exposed time (`EXPOSED_PARTS`) add up to the mean of
+    ``exposed_us``.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 - ``run.json``: the facts about the run
 - ``snapshots.json``: the hardware of each VM, as its agent detected it
 - ``evidence-NAME.zip``: evidence bundles of cells that failed or hung
-- ``profile-K.json.gz``: profiles of its ranks (`export.profile`)
+- ``profile-K.json.gz``: profiles of the ranks (`export.profile`)
 - ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
   ``layouts-K.arrows``, ``logged-K.arrows`` (the values that cells log), ``samples-K.arrows``
@@ -28,7 +28,7 @@ FORMAT = 1
 """Format of the folder; incremented when earlier versions would misread the folder."""
 
 SNAPSHOTS = "snapshots"
-"""Key of the snapshots of the VMs, by name, among the facts that a `RunWriter` is given."""
+"""Key of the VMs' snapshots among the facts that a `RunWriter` receives."""
 _FACTS = "run.json"
 _SNAPSHOTS = f"{SNAPSHOTS}.json"
 _VERDICT = "verdict.json"
@@ -78,14 +78,14 @@ def download_type(name: str) -> str | None:
 
 
 class RunFolder:
-    """A run's folder, which may not exist yet; `lock` shows whether a kernel writes it."""
+    """A run's folder, which may not exist yet; `lock` shows whether a kernel writes to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = RunLock(path / _LOCK)
 
     def stream(self, kind: str, segment: int) -> Path:
-        """Return the path of the Arrow file of one kind and one kernel."""
+        """Return the path of the Arrow file of a kind, written by the kernel number `segment`."""
         return self.path / f"{kind}-{segment}.arrows"
 
     def segments(self) -> list[int]:
@@ -157,8 +157,8 @@ class RunFolder:
         """Remove the run's files, and also the folder if it contains no other files.
 
         Return False if the run is in use. The run also counts as in use for `kept_s` seconds after
-        the last write: its ranks may live so long without a kernel, and another kernel may attach
-        to them.
+        the last write. Its ranks may live for this time without a kernel, and another kernel may
+        attach to them.
         """
         with self.lock.unused() as is_unused:
             min_quiet_s = kept_s + HEARTBEAT_S if kept_s else kept_s

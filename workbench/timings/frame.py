@@ -41,7 +41,7 @@ _SPANS = {
     "copy_out": ("ended", "finished"),
     "duration": ("submitted", "finished"),
 }
-"""Parts of a collective: the first and the last of its `TIMES` that each part lies between."""
+"""Parts of a collective's duration, each with the two of its `TIMES` where it begins and ends."""
 _UNITS = {"_us": "microseconds", "_gbps": "10^9 bits per second"}
 """Units of columns, by the ending of their name."""
 
@@ -66,17 +66,17 @@ def arrivals(rows: Rows) -> pd.DataFrame:
     import pandas as pd
 
     is_known = np.isfinite(rows["uncertainty_ns"]) & (rows["done_ns"] > 0)
-    started = rows["start_ns"] + rows["offset_ns"]
-    first = started + rows["first_ns"]
-    last = started + rows["last_ns"]
-    begin = first[is_known].min() if is_known.any() else 0
+    start_ns = rows["start_ns"] + rows["offset_ns"]
+    first_ns = start_ns + rows["first_ns"]
+    last_ns = start_ns + rows["last_ns"]
+    begin_ns = first_ns[is_known].min() if is_known.any() else 0
     _, group = np.unique(rows["iteration"], return_inverse=True)
-    earliest = np.full(group.max() + 1 if len(group) else 0, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, group[is_known], last[is_known])
+    earliest_ns = np.full(group.max() + 1 if len(group) else 0, np.iinfo(np.int64).max)
+    np.minimum.at(earliest_ns, group[is_known], last_ns[is_known])
     figures = {
-        "first_us": first - begin,
-        "last_us": last - begin,
-        "late_us": last - earliest[group],
+        "first_us": first_ns - begin_ns,
+        "last_us": last_ns - begin_ns,
+        "late_us": last_ns - earliest_ns[group],
         "uncertainty_us": rows["uncertainty_ns"],
     }
     frame = pd.DataFrame(
@@ -101,11 +101,11 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
 
     Times in us since the start of the iteration: submitted_us; responded_us, when all ranks
     had submitted the collective, and with NCCL the rank's GPU had computed it; began_us and
-    ended_us of the transfer; finished_us. Between them: queued_us (until the response: slower
-    ranks, earlier buffers, negotiation), copy_in_us, transfer_us, copy_out_us, and duration_us in
-    total. If the library is unknown, only submitted_us, finished_us and duration_us are known. With
-    NCCL and HOROVOD_ENABLE_ASYNC_COMPLETION=1 the library is unknown, and finished_us is when the
-    GPU's work was queued.
+    ended_us of the transfer; finished_us. Durations between them: queued_us (until the response:
+    slower ranks, earlier buffers, negotiation), copy_in_us, transfer_us, copy_out_us, and
+    duration_us in total. If the library is unknown, only submitted_us, finished_us and duration_us
+    are known. With NCCL and HOROVOD_ENABLE_ASYNC_COMPLETION=1 the library is unknown, and
+    finished_us is when the GPU's work was queued.
 
     buffer: collectives of an iteration with the same number travelled together. service_us is the
     duration of the buffer's transfer on the rank that waited least in it, and busbw_gbps the
@@ -121,9 +121,9 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
     frame["group"] = frame["group"].where(frame["group"] != "", frame["process_set"].map(names))
     frame["group"] = frame["group"].fillna("")
     times = [_ticks(record) for record in records]
-    every = np.hstack(times) if times else np.empty((len(TIMES), 0))
+    all_times = np.hstack(times) if times else np.empty((len(TIMES), 0))
     timed = _joined([is_timed(record.layout) for record in records]).astype(bool)
-    for name, column in zip(TIMES, every * (TICK_NS / 1e3), strict=True):
+    for name, column in zip(TIMES, all_times * (TICK_NS / 1e3), strict=True):
         is_known = timed | (name in {"submitted", "finished"})
         frame[f"{name}_us"] = np.where(is_known, column, np.nan)
     for name, (begin, end) in _SPANS.items():
@@ -135,10 +135,12 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
         ]
     )
     frame["service_us"] = _joined(_services(records, times)) * (TICK_NS / 1e3)
-    together = frame.groupby(["cell", "iteration", "rank", "buffer"])["bytes"].transform("sum")
-    factor = [bus_factor(kind, n) for kind, n in zip(frame["kind"], frame["ranks"], strict=True)]
-    rate = together * 8 / 1e3 / frame["service_us"].where(frame["service_us"] > 0)
-    frame["busbw_gbps"] = rate * np.asarray(factor)
+    buffer_bytes = frame.groupby(["cell", "iteration", "rank", "buffer"])["bytes"].transform("sum")
+    bus_factors = [
+        bus_factor(kind, n) for kind, n in zip(frame["kind"], frame["ranks"], strict=True)
+    ]
+    algbw_gbps = buffer_bytes * 8 / 1e3 / frame["service_us"].where(frame["service_us"] > 0)
+    frame["busbw_gbps"] = algbw_gbps * np.asarray(bus_factors)
     order = ["iteration", "rank", "submitted_us"]
     return frame.sort_values(order, ignore_index=True)
 

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 def group_names(records: Iterable[CollectiveRecord], *, unique: bool = False) -> dict[int, str]:
-    """Return the names of the groups of fewer than all ranks, by their number.
+    """Return the names of the groups that do not contain all ranks, by the number of the group.
 
-    A group has the name that the user gave it, such as ``"tp"``. A group without a name is called
-    by its ranks, or by its number if not all of its ranks have reported. With `unique`, the ranks
-    follow a name that several groups have.
+    A group has the name that the user gave it, such as ``"tp"``. The name of
+    any other group consists of its ranks, or of its number if not all of its ranks have reported.
+    With `unique`, a name that several groups have is followed by the ranks of the group.
     """
     names: dict[int, str] = {}
     sizes: dict[int, int] = {}
     members: dict[int, set[int]] = {}
-    seen: set[tuple[int, int]] = set()
+    seen_layouts: set[tuple[int, int]] = set()
     for record in records:
         layout = record.layout
-        if (record.rank, id(layout)) in seen:
+        if (record.rank, id(layout)) in seen_layouts:
             continue
-        seen.add((record.rank, id(layout)))
+        seen_layouts.add((record.rank, id(layout)))
         columns = layout.process_sets, layout.groups, layout.ranks
         for number, name, size in set(zip(*columns, strict=True)):
             if number:
@@ -36,8 +36,8 @@ def group_names(records: Iterable[CollectiveRecord], *, unique: bool = False) ->
                 members.setdefault(number, set()).add(record.rank)
     user_names = list(names.values())
     for number, name in names.items():
-        complete = len(members[number]) == sizes[number]
-        ranks = phrase(members[number]) if complete else f"process set {number}"
+        is_complete = len(members[number]) == sizes[number]
+        ranks = phrase(members[number]) if is_complete else f"process set {number}"
         if not name:
             names[number] = ranks
         elif unique and user_names.count(name) > 1:
@@ -57,16 +57,16 @@ def summarize_groups(table: pd.DataFrame) -> pd.DataFrame:
     inside = table[table["iteration"] >= 0]
     rows = []
     for (group, number), part in inside.groupby(["group", "process_set"]):
-        turns = len(part[["iteration", "rank"]].drop_duplicates())
+        rank_iterations = len(part[["iteration", "rank"]].drop_duplicates())
         rows.append(
             {
                 "group": group,
                 "process_set": number,
                 "ranks": tuple(sorted(set(part["rank"].tolist()))),
                 "kinds": tuple(sorted(set(part["kind"]))),
-                "collectives": len(part) / turns,
-                "bytes": part["bytes"].sum() / turns,
-                "duration_us": part["duration_us"].sum() / turns,
+                "collectives": len(part) / rank_iterations,
+                "bytes": part["bytes"].sum() / rank_iterations,
+                "duration_us": part["duration_us"].sum() / rank_iterations,
             }
         )
     names = ["group", "process_set", "ranks", "kinds", "collectives", "bytes", "duration_us"]

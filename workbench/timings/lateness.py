@@ -1,7 +1,7 @@
 """Computes which ranks waited: when each rank submitted the last collective of an iteration.
 
-A collective ends on all ranks at the same time, after the last rank has submitted it. If a
-rank's last collective took longer than the last rank's, the rank waited for the difference.
+A collective ends on all ranks at the same time, after the last rank has submitted it. If the last
+collective of a rank took longer than it took on the last rank, the rank waited for the difference.
 This comparison needs no clocks, but a busy rank sees the end too late. So the waiting of a rank is
 limited to the time during which its training was stopped. If the clocks are known and the ranks'
 submissions are further apart than the clocks' uncertainty, the clocks are used.
@@ -11,7 +11,7 @@ another optimizer. All ranks stop there equally often, and the last rank hardly 
 waiting of a rank is the time that it was stopped beyond the shortest stop among the ranks. This
 estimate is too low if several ranks are late in turn in one iteration.
 
-The rest of the time during which training was stopped is transfer or queueing. After the last
+The rest of the time that training was stopped is transfer or queueing. After the last
 submission of the last rank, all ranks wait for the same transfers. The last rank has stopped only
 for these transfers. So the shortest transfer time of any rank applies to all ranks that have
 stopped. A rank that continues to compute stops for less. The remainder is queueing: negotiation,
@@ -50,11 +50,11 @@ class Lateness:
     waited_us
         How long the rank's training was stopped because of the last rank. This is how much later
         the last rank submitted its gradients, limited to the time that the training was stopped.
-        If all ranks had been as early as this rank, its training would have been stopped for so
+        If all ranks had been as early as this rank, its training would have been stopped for this
         much less time.
     transfer_us
-        How long the rank was stopped for transfers after that; NaN in iterations with unknown
-        transfers.
+        How long the rank was stopped for transfers after `waited_us`; NaN in iterations with
+        unknown transfers.
     uncertainty_us
         Uncertainty of the difference of two ranks, per iteration; NaN if clocks were not used.
     service_us
@@ -92,7 +92,7 @@ def behind(values: Matrix) -> Matrix:
     order = np.argsort(values, axis=1)
     position = np.argsort(order, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
-    # without the column itself, the values after it move up by one
+    # the median is of the other columns, so the values after the own position move up by one
     low, high = (
         np.take_along_axis(ordered, k + (position <= k).astype(np.intp), axis=1)
         for k in ((n - 2) // 2, (n - 1) // 2)
@@ -101,7 +101,10 @@ def behind(values: Matrix) -> Matrix:
 
 
 def lateness(rows: Rows) -> Iterator[Lateness]:
-    """Yield the lateness in complete iterations, by process set and number of ranks."""
+    """Yield the lateness in complete iterations, for each process set and number of ranks.
+
+    An iteration is complete if all ranks of the set have reported it.
+    """
     order = np.lexsort((rows["rank"], rows["process_set"], rows["iteration"]))
     # a rank that waits for a message waits for its sender, not for the last rank
     order = order[rows["messages_ns"][order] == 0]
@@ -123,26 +126,26 @@ def lateness(rows: Rows) -> Iterator[Lateness]:
 def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
     is_timed = np.asarray((rows["done_ns"] > 0).all(axis=1, keepdims=True))
     stopped = np.minimum(rows["stopped_ns"], rows["exposed_ns"])
-    unmarked = np.maximum(rows["communication_ns"] - stopped, 0)
-    spent = np.where(is_timed, rows["done_ns"] - rows["last_ns"], unmarked)
-    at_last = (rows["exposed_ns"] - stopped) / 1e3
+    untimed_duration = np.maximum(rows["communication_ns"] - stopped, 0)
+    duration = np.where(is_timed, rows["done_ns"] - rows["last_ns"], untimed_duration)
+    stopped_at_last = (rows["exposed_ns"] - stopped) / 1e3
     stopped = stopped / 1e3
-    waited = np.minimum((spent - spent.min(axis=1, keepdims=True)) / 1e3, at_last)
+    waited = np.minimum((duration - duration.min(axis=1, keepdims=True)) / 1e3, stopped_at_last)
     late = waited.max(axis=1, keepdims=True) - waited
-    service = spent.min(axis=1) / 1e3
+    service = duration.min(axis=1) / 1e3
     arrived = rows["start_ns"] + rows["offset_ns"] + rows["last_ns"]
     skew = (arrived - arrived.min(axis=1, keepdims=True)) / 1e3
     # the errors of two ranks may have opposite signs
-    doubt = np.sort(rows["uncertainty_ns"], axis=1)[:, -2:].sum(axis=1) / 1e3
-    clear = is_timed[:, 0] & (skew.max(axis=1) > doubt)
-    upper_bound = skew + np.where(is_timed[:, 0], doubt, np.inf)[:, np.newaxis]
-    late = np.where(clear[:, np.newaxis], skew, np.minimum(late, upper_bound))
-    uncertainty = np.where(clear, doubt, np.nan)
+    pair_uncertainty = np.sort(rows["uncertainty_ns"], axis=1)[:, -2:].sum(axis=1) / 1e3
+    uses_clocks = is_timed[:, 0] & (skew.max(axis=1) > pair_uncertainty)
+    upper_bound = skew + np.where(is_timed[:, 0], pair_uncertainty, np.inf)[:, np.newaxis]
+    late = np.where(uses_clocks[:, np.newaxis], skew, np.minimum(late, upper_bound))
+    uncertainty = np.where(uses_clocks, pair_uncertainty, np.nan)
     # a rank that continues to compute may see the end late, so the first rank to see it counts
     ended = (arrived - rows["last_ns"] + rows["done_ns"]).min(axis=1)
-    most_service = np.maximum(0.0, ended - arrived.max(axis=1)) / 1e3 + doubt
-    service = np.where(is_timed[:, 0], np.fmin(service, most_service), service)
-    waited = np.minimum(late.max(axis=1, keepdims=True) - late, at_last)
+    max_service = np.maximum(0.0, ended - arrived.max(axis=1)) / 1e3 + pair_uncertainty
+    service = np.where(is_timed[:, 0], np.fmin(service, max_service), service)
+    waited = np.minimum(late.max(axis=1, keepdims=True) - late, stopped_at_last)
     waited += stopped - stopped.min(axis=1, keepdims=True)
     late += stopped.max(axis=1, keepdims=True) - stopped
     transfer_or_queueing = np.maximum(rows["exposed_ns"] / 1e3 - waited, 0)
@@ -157,7 +160,7 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
 class ExposedParts(NamedTuple):
     """The parts of the time during which each row's training was stopped, in microseconds.
 
-    All parts are 0 if it was not stopped.
+    All parts of a row are 0 if its training was not stopped.
 
     Attributes
     ----------
@@ -179,7 +182,7 @@ def exposed_parts(rows: Rows, rings: Iterable[Lateness]) -> ExposedParts:
     for ring in rings:
         waiting[ring.places] = ring.waited_us
         transfer[ring.places] = ring.transfer_us
-    never = rows["exposed_ns"] == 0
-    waiting[never] = transfer[never] = 0
+    never_stopped = rows["exposed_ns"] == 0
+    waiting[never_stopped] = transfer[never_stopped] = 0
     queued = np.maximum(rows["exposed_ns"] / 1e3 - waiting - transfer, 0)
     return ExposedParts(waiting, queued, transfer)

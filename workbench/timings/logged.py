@@ -23,7 +23,7 @@ _STORED = np.dtype(
 _WHOLE_RUN = -1
 """The `cell` of values with an `index` that counts the iterations of the whole run."""
 _TAIL = 4096
-"""How many of the last values `LoggedStore.since` reads at first."""
+"""Number of the last values that `LoggedStore.since` reads at first."""
 
 Values = npt.NDArray[Any]
 
@@ -61,10 +61,10 @@ class LoggedTable(NamedTuple):
         value_keys = _keys(self.values["iteration"], self.values["rank"])
         position = np.minimum(np.searchsorted(keys[order], value_keys), len(keys) - 1)
         has_row = keys[order[position]] == value_keys
-        for number, column in enumerate(columns.values()):
-            chosen = has_row & (self.values["name"] == number)
+        for name_index, column in enumerate(columns.values()):
+            is_selected = has_row & (self.values["name"] == name_index)
             # if an iteration has several values, the last one counts
-            column[order[position[chosen]]] = self.values["value"][chosen]
+            column[order[position[is_selected]]] = self.values["value"][is_selected]
         return columns
 
 
@@ -151,7 +151,9 @@ class LoggedStore:
 
     def _append(self, rows: list[tuple[Any, ...]]) -> None:
         new = np.array([row for row in rows if row[3] >= 0], _STORED)
-        if (discarded := len(new) - MAX_VALUES // 2) > 0:  # all earlier values are deleted, too
+        if (
+            discarded := len(new) - MAX_VALUES // 2
+        ) > 0:  # then all earlier values are deleted, too
             new = new[discarded:]
             self._deleted += self._count + discarded
             self._count = 0
@@ -166,7 +168,7 @@ class LoggedStore:
         self._count = end
 
     def read(self, start: int = 0, max_values: int | None = None) -> tuple[int, LoggedTable]:
-        """Return the end index, and the values from index `start` on with known iterations.
+        """Return the end index, and the values from `start` on that have known iterations.
 
         Parameters
         ----------
@@ -182,12 +184,12 @@ class LoggedStore:
             end = self._count if max_values is None else min(first + max_values, self._count)
             rows = self._values[first:end].copy()
             names = tuple(self._names)
-        later = np.flatnonzero(rows["cell"] > max(first_of_cell, default=_WHOLE_RUN))
-        rows = rows[: later[0]] if len(later) else rows
+        of_unknown_cells = np.flatnonzero(rows["cell"] > max(first_of_cell, default=_WHOLE_RUN))
+        rows = rows[: of_unknown_cells[0]] if len(of_unknown_cells) else rows
         return begin + len(rows), LoggedTable(names, _numbered(rows, first_of_cell))
 
     def since(self, iteration: int) -> LoggedTable:
-        """Return the values of `iteration` and later iterations, without reading many others."""
+        """Return the values of `iteration` and later iterations; few earlier values are read."""
         size = _TAIL
         while True:
             _, logged = self.read(self._deleted + self._count - size)

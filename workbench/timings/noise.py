@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 Series = npt.NDArray[np.float64]
 
 LENGTHS = (5, 20, 60)
-"""Lengths of the medians that are tested; the median of more values has less noise."""
+"""Numbers of values of the medians that are tested; the median of more values has less noise."""
 MIN_STRENGTH = 5.0
 """A median is an outlier if it is at least this many times the noise of medians of its length."""
 MIN_HIGH_SHARE = 0.75
@@ -22,11 +22,11 @@ same time again and again, whereas a busy core delays irregularly."""
 LONG_SPAN_SIMILARITY = 0.5
 """The similarity in spans that are longer than a core usually stays busy."""
 _MIN_BLOCKS = 8
-"""Minimum number of medians that give an estimate of the noise."""
+"""Minimum number of medians for an estimate of the noise."""
 _MANY_BLOCKS = 40
-"""Number of medians from which the higher quantile is used."""
+"""Minimum number of medians for the use of the higher quantile."""
 _HIGHER_QUANTILE = (0.75, 1.150)
-"""A quantile of absolute deviations, and its size in standard deviations."""
+"""A quantile of the absolute values of normal noise, and its size in standard deviations."""
 _MEDIAN_QUANTILE = (0.5, 0.674)
 
 
@@ -55,7 +55,7 @@ def noise(values: Series, length: int = 1) -> Series:
     changes = np.abs(np.diff(np.median(parts, axis=1), axis=0))
     if not len(changes):
         return np.zeros(values.shape[1])
-    # One span of outliers causes few of many changes. So with many of them, a higher quantile can
+    # One span of outliers causes few changes. So if there are many changes, a higher quantile can
     # be used, which includes occasional noise.
     quantile, deviations = _HIGHER_QUANTILE if blocks >= _MANY_BLOCKS else _MEDIAN_QUANTILE
     return np.asarray(np.quantile(changes, quantile, axis=0) / deviations / np.sqrt(2))
@@ -66,11 +66,11 @@ def are_always_high(values: Series, threshold: float) -> npt.NDArray[np.bool_]:
     lengths = [length for length in LENGTHS if length <= len(values)]
     if not lengths:
         return np.zeros(values.shape[1], dtype=bool)
-    middle = np.median(values, axis=0)
+    medians = np.median(values, axis=0)
     share = LONG_SPAN_SIMILARITY if len(values) >= LENGTHS[-1] else SIMILARITY
-    often = (values >= share * middle).mean(axis=0) >= MIN_HIGH_SHARE
-    strong = middle >= np.maximum(threshold, MIN_STRENGTH * noise(values, lengths[-1]))
-    return np.asarray(often & strong)
+    is_often_high = (values >= share * medians).mean(axis=0) >= MIN_HIGH_SHARE
+    is_strong = medians >= np.maximum(threshold, MIN_STRENGTH * noise(values, lengths[-1]))
+    return np.asarray(is_often_high & is_strong)
 
 
 def spans(
@@ -103,8 +103,8 @@ def spans(
 def _ends(values: Series) -> tuple[int, int, float] | None:
     """Return the first row, the last row and the median of a span; None if it is no outlier.
 
-    `values` are the rows of all windows that are high. These windows extend beyond the span by up
-    to half of their length.
+    `values` are the rows of all windows whose median is high. These windows extend beyond the span
+    by up to half of their length.
     """
     threshold = SIMILARITY * float(np.median(values))
     near = np.pad(values, LENGTHS[0] // 2, mode="edge")

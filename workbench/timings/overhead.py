@@ -81,11 +81,12 @@ class Overhead:
         Mean duration of an iteration without recording: the mean of the recorded iterations, less
         `wall`.
     wall
-        Added to the time during which the cell's code runs.
+        Time that recording adds to the run time of the cell's code.
     cpu
-        Added to the CPU time of all threads of a rank's process, including the sending of records.
+        Time that recording adds to the CPU time of all threads of a rank's process, including the
+        sending of records.
     main_thread
-        Added to the CPU time of the thread that runs the cell.
+        Time that recording adds to the CPU time of the thread that runs the cell.
     cpu_us, main_thread_us
         These CPU times per iteration, with and without recording.
     hooked

@@ -1,6 +1,6 @@
 """Pauses of a VM: all of its ranks stop at once, as in a vMotion, a snapshot or a suspend.
 
-A guest does not notice that it was stopped, but the times of its ranks show it. In one iteration,
+A VM does not notice that it was stopped, but the times of its ranks show it. In one iteration,
 the work of each of its ranks takes longer by the same time, in whichever phase the rank was. The
 work of the ranks of other VMs does not take longer, and these ranks wait. Work is the iteration
 without the waiting for communication.
@@ -12,7 +12,7 @@ These pauses are not recognized, because the times of iterations do not show the
   VM's other ranks;
 - a pause while all ranks of the VM load data or are in no phase, because ranks of one VM may also
   wait for a disk that they share;
-- a pause during which the guest's clock stops, too.
+- a pause during which the VM's clock stops, too.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ this share of the pause, and their work may only take longer by less than this s
 MIN_NOISE_RATIO = 10.0
 """Minimum ratio of a pause to the noise of the ranks' work."""
 MAX_NEAR_PAUSES = 2
-"""Maximum number of pauses of a VM among neighbouring iterations; more have a cause in the
-training."""
+"""Maximum number of pauses of a VM among neighbouring iterations; more pauses are caused by
+the training."""
 MIN_ITERATIONS = 16
 """Minimum number of iterations that make a pause clear."""
 NEIGHBOURS = 50
@@ -53,10 +53,10 @@ class Pause(NamedTuple):
     vm
         Host name of the VM.
     indices
-        The iterations during which its ranks were stopped, as ascending indices into the ring's
-        iterations.
+        The iterations during which the VM's ranks were stopped, as ascending indices into the
+        ring's iterations.
     length_us
-        How long its ranks were stopped: the median over the ranks.
+        How long the VM's ranks were stopped: the median over these ranks.
     waited_us
         How long a rank of another VM waited for this VM.
     """
@@ -101,42 +101,44 @@ def _pauses_of_vm(cell: RingDelays, vm: str, on_vm: npt.NDArray[np.bool_]) -> It
     """Yield the pauses of one VM in a cell; `on_vm` is a mask of its ranks."""
     rows = cell.lateness.rows
     work = (rows["iteration_ns"] - rows["exposed_ns"]) / 1e3
-    longer = np.where(cell.warm[:, np.newaxis], work - np.median(work[cell.warm], axis=0), 0.0)
+    excess = np.where(cell.warm[:, np.newaxis], work - np.median(work[cell.warm], axis=0), 0.0)
     work_noise = float(noise.noise(work[cell.warm]).max())
     min_length_us = max(MIN_PAUSE_US, MIN_SHARE * cell.usual_us, MIN_NOISE_RATIO * work_noise)
     pauses = [
         (indices, length_us)
-        for indices, length_us in _candidates(longer, on_vm, min_length_us)
+        for indices, length_us in _candidates(excess, on_vm, min_length_us)
         if not _in_shared_phases(cell, indices, length_us, on_vm)
         and _waited(cell, indices, on_vm) >= MIN_SHARE * length_us
     ]
     for indices, length_us in pauses:
-        near = [p for p, _ in pauses if abs(int(p[0] - indices[0])) <= NEIGHBOURS]
-        if len(near) <= MAX_NEAR_PAUSES:
+        nearby_pauses = [p for p, _ in pauses if abs(int(p[0] - indices[0])) <= NEIGHBOURS]
+        if len(nearby_pauses) <= MAX_NEAR_PAUSES:
             yield Pause(vm, indices, length_us, _waited(cell, indices, on_vm))
 
 
 def _candidates(
-    longer: Matrix, on_vm: npt.NDArray[np.bool_], min_length_us: float
+    excess: Matrix, on_vm: npt.NDArray[np.bool_], min_length_us: float
 ) -> Iterator[tuple[npt.NDArray[np.intp], float]]:
     """Yield the iterations where only the ranks of a VM take longer, all by the same time.
 
     The iterations are indices, followed by this time in microseconds. One rank may begin the next
     iteration before another rank does, so two successive iterations can be one pause.
     """
-    longest_of_two = np.maximum(longer, np.append(longer[1:], longer[-1:], axis=0))
+    longest_of_two = np.maximum(excess, np.append(excess[1:], excess[-1:], axis=0))
     shortest = longest_of_two[:, on_vm].min(axis=1)
     longest = longest_of_two[:, on_vm].max(axis=1)
-    clear = (shortest >= np.maximum(min_length_us, noise.SIMILARITY * longest)) & (
+    is_clear = (shortest >= np.maximum(min_length_us, noise.SIMILARITY * longest)) & (
         longest_of_two[:, ~on_vm].max(axis=1) < MIN_SHARE * shortest
     )
     end = -1
-    for start in np.flatnonzero(clear).tolist():
+    for start in np.flatnonzero(is_clear).tolist():
         if start <= end:
             continue
         length_us = float(np.median(longest_of_two[start, on_vm]))
-        both = np.arange(start, min(start + 2, len(longer)))
-        indices = both[longer[both][:, on_vm].max(axis=1) >= MIN_SHARE * length_us]
+        two_iterations = np.arange(start, min(start + 2, len(excess)))
+        indices = two_iterations[
+            excess[two_iterations][:, on_vm].max(axis=1) >= MIN_SHARE * length_us
+        ]
         end = int(indices[-1])
         yield indices, length_us
 

@@ -26,7 +26,7 @@ class TrainingProgress:
         Passes over the data of a rank's DataLoader, including the completed part of the current
         pass.
     epoch_left_s
-        Time to the end of the current pass, at the mean rate.
+        Seconds to the end of the current pass, at the mean rate.
     exposed_hours
         Hours that a rank has waited for gradients: the mean over the ranks.
     communication_cpu_s
@@ -64,19 +64,19 @@ class TrainingProgress:
 
 
 class RunningTotals:
-    """Totals over all iterations of a training; `add` receives all rows in their order.
+    """Totals over all iterations of a training.
 
-    Rows that are added with one call may be in any order.
+    Calls of `add` must be in the order of time; the rows of one call may be in any order.
     """
 
     def __init__(self) -> None:
         self._epochs = 0.0
-        self._left = np.nan
-        self._rank = -1
+        self._iterations_left = np.nan
+        self._lowest_rank = -1
         self._cell = -1
         self._batch = 0
         self._exposed_ns: dict[int, float] = {}
-        self._timed = False
+        self._has_communication_times = False
 
     def add(self, rows: Rows) -> None:
         """Add rows of any ranks; passes over the data are counted on the lowest rank."""
@@ -84,10 +84,10 @@ class RunningTotals:
         exposed_ns = np.bincount(rank_index, rows["exposed_ns"])
         for rank, spent_ns in zip(ranks.tolist(), exposed_ns.tolist(), strict=True):
             self._exposed_ns[rank] = self._exposed_ns.get(rank, 0.0) + spent_ns
-        self._timed |= not communication_unseen(rows).all()
+        self._has_communication_times |= not communication_unseen(rows).all()
         lowest = min(self._exposed_ns, default=-1)
-        if lowest != self._rank:  # the rank has had no row before
-            self._rank = lowest
+        if lowest != self._lowest_rank:  # this rank had no rows in earlier calls
+            self._lowest_rank = lowest
             self._epochs = 0.0
             self._cell = -1
             self._batch = 0
@@ -96,15 +96,17 @@ class RunningTotals:
         if not len(loads):
             return
         batch = loads["batch"].astype(np.float64)
-        before = np.concatenate([[self._batch], batch[:-1]])
-        cells = np.concatenate([[self._cell], loads["cell"][:-1]])
-        steps = batch - np.where((batch > before) & (loads["cell"] == cells), before, 0)
+        previous_batch = np.concatenate([[self._batch], batch[:-1]])
+        previous_cell = np.concatenate([[self._cell], loads["cell"][:-1]])
+        steps = batch - np.where(
+            (batch > previous_batch) & (loads["cell"] == previous_cell), previous_batch, 0
+        )
         self._epochs += float((steps / loads["batches"]).sum())
         self._cell = int(loads["cell"][-1])
         self._batch = int(batch[-1])
-        # a batch may be beyond the length that its loader has reported
-        left = max(loads["batches"][-1] - batch[-1], 0.0)
-        self._left = float(left / max(np.median(steps), 1))
+        # the number of a batch may exceed the length that its loader has reported
+        batches_left = max(loads["batches"][-1] - batch[-1], 0.0)
+        self._iterations_left = float(batches_left / max(np.median(steps), 1))
 
     def progress(self, rows: Rows) -> TrainingProgress:
         """Return the progress, with means of `rows`."""
@@ -113,16 +115,16 @@ class RunningTotals:
         return TrainingProgress(
             _samples_per_s(rows),
             self._epochs or np.nan,
-            self._left * mean_s,
-            hours if self._timed else np.nan,
+            self._iterations_left * mean_s,
+            hours if self._has_communication_times else np.nan,
             _mean(cpu_us(rows)) / 1e6,
         )
 
 
-def progress(every: Rows, rows: Rows) -> TrainingProgress:
-    """Return the progress of a training: totals over the rows `every`, and means over `rows`."""
+def progress(all_rows: Rows, rows: Rows) -> TrainingProgress:
+    """Return the progress of a training: totals over `all_rows`, and means over `rows`."""
     totals = RunningTotals()
-    totals.add(every)
+    totals.add(all_rows)
     return totals.progress(rows)
 
 
@@ -140,22 +142,23 @@ def samples_per_s(rows: Rows) -> Column:
 def cpu_us(rows: Rows) -> Column:
     """Return the CPU time of communication of each row in microseconds; NaN if unknown.
 
-    A rank reads its CPU time when it sends records, usually of several iterations. Each of them
-    gets the mean since the previous reading. The first reading of a cell has no previous one.
+    A rank reads its CPU time when it sends records, usually of several iterations. Each of
+    these iterations gets the mean since the previous reading. It is unknown for the first reading
+    of a cell, which has no previous reading.
     """
     cpu_time_us = np.full(len(rows), np.nan)
     order = np.lexsort((rows["iteration"], rows["cell"], rows["rank"]))
-    rank, cell, read = (rows[name][order] for name in ("rank", "cell", "communication_cpu_ns"))
-    new = np.ones(len(rows), bool)
-    same = (rank[1:] == rank[:-1]) & (cell[1:] == cell[:-1])
-    new[1:] = ~same | (read[1:] != read[:-1])
-    first = np.flatnonzero(new)
-    if len(first) > 1:
-        follows = np.concatenate([[False], same[first[1:] - 1]])
-        counts = np.diff(np.append(first, len(rows)))
-        spent = np.concatenate([[np.nan], np.diff(read[first].astype(np.float64))])
-        is_known = follows & (spent >= 0) & (read[first] > 0)
-        cpu_time_us[order] = np.where(is_known, spent / counts / 1e3, np.nan).repeat(counts)
+    rank, cell, readings = (rows[name][order] for name in ("rank", "cell", "communication_cpu_ns"))
+    is_new = np.ones(len(rows), bool)
+    is_same_cell = (rank[1:] == rank[:-1]) & (cell[1:] == cell[:-1])
+    is_new[1:] = ~is_same_cell | (readings[1:] != readings[:-1])
+    first_index = np.flatnonzero(is_new)
+    if len(first_index) > 1:
+        has_previous = np.concatenate([[False], is_same_cell[first_index[1:] - 1]])
+        counts = np.diff(np.append(first_index, len(rows)))
+        spent_ns = np.concatenate([[np.nan], np.diff(readings[first_index].astype(np.float64))])
+        is_known = has_previous & (spent_ns >= 0) & (readings[first_index] > 0)
+        cpu_time_us[order] = np.where(is_known, spent_ns / counts / 1e3, np.nan).repeat(counts)
     return cpu_time_us
 
 

@@ -27,7 +27,7 @@ _MAX_SHOWN = 80
 class TimingsQueries(TimingsSource):
     """Tables, figures and exports of a `TimingsSource`.
 
-    `Timings` receives its rows and records from the ranks, `Run` reads them from files.
+    `Timings` receives the rows and records from the ranks, `Run` reads them from files.
     """
 
     @abstractmethod
@@ -127,7 +127,7 @@ class TimingsQueries(TimingsSource):
     def collective_totals(self, first: int, last: int) -> totals.CollectiveTotals:
         """Return the cost of each collective in the iterations `first` to `last`, both included.
 
-        The cost is computed from a sample of at most `totals.MAX_RECORDS` stored records.
+        The cost is computed from at most `totals.MAX_RECORDS` stored records, evenly spread.
         """
         return totals.total(self.records(first, last))
 

@@ -124,18 +124,18 @@ class RunReader:
         """Return the records of the iterations `first` to `last`; without both, the newest."""
         limit = MAX_COLLECTIVE_RECORDS if first is None and last is None else None
         schema = arrow_files.schema_of(IterationRecord, *RECORD_KEYS)
-        chosen: deque[tuple[int, pa.RecordBatch]] = deque()
+        selected: deque[tuple[int, pa.RecordBatch]] = deque()
         count = 0
         for number in self._folder.segments():
             for batch in self._batches("collectives", number, schema, RECORD_KEYS):
-                chosen.append((number, _between(batch, first, last)))
-                count += chosen[-1][1].num_rows
-                while limit is not None and count - chosen[0][1].num_rows >= limit:
-                    count -= chosen.popleft()[1].num_rows
+                selected.append((number, _between(batch, first, last)))
+                count += selected[-1][1].num_rows
+                while limit is not None and count - selected[0][1].num_rows >= limit:
+                    count -= selected.popleft()[1].num_rows
         # layouts are read after the records, because a writer writes layouts before their records
-        layouts = {number: self._layouts(number) for number in {number for number, _ in chosen}}
+        layouts = {number: self._layouts(number) for number in {number for number, _ in selected}}
         records = [
-            record for number, batch in chosen for record in self._named(batch, layouts[number])
+            record for number, batch in selected for record in self._named(batch, layouts[number])
         ]
         return records if limit is None else records[-limit:]
 

@@ -1,4 +1,4 @@
-"""Timings of a recorded run that arrive again, at the speed of a clock."""
+"""Timings of a recorded run that are replayed at the speed of a clock."""
 
 from __future__ import annotations
 
@@ -110,14 +110,16 @@ class ReplayClock:
 
 
 class Recording:
-    """A run's rows, records, logged values and samples, each with its time of day.
+    """A run's rows, records, logged values and samples, each with a time of day.
+
+    Times of day are in seconds since the epoch.
 
     Attributes
     ----------
     begin_s, end_s
         The time of day of the first and the last iteration or sample.
     row_times_s
-        The time of day when each row's iteration ended; rows are in this order.
+        The time of day when each row's iteration ended; the rows are sorted by this time.
     """
 
     def __init__(self, run: Run) -> None:
@@ -151,7 +153,7 @@ class Recording:
         self.end_s = max(limits_s, default=0.0)
 
     def sample_interval_s(self, time_s: float) -> float:
-        """Return the interval between samples that were stored at about a time of day."""
+        """Return the interval in seconds between samples that were stored around a time of day."""
         return interval_s(bisect_left(self._sample_times_s, time_s))
 
     def _times_s(self, rows: Rows) -> Floats:
@@ -178,14 +180,14 @@ def _ends_s(rows: Rows, aligned: npt.NDArray[np.bool_]) -> Floats:
     ends_s = np.asarray(ends_ns / 1e9, np.float64)
     aligned_ranks = set(rows["rank"][aligned].tolist())
     ranks = sorted(set(rows["rank"].tolist()), key=lambda rank: (rank not in aligned_ranks, rank))
-    reference = rows["rank"] == ranks[0]
+    is_reference = rows["rank"] == ranks[0]
     for rank in ranks[1:]:
-        of_rank = rows["rank"] == rank
+        is_of_rank = rows["rank"] == rank
         if rank not in aligned_ranks:
-            first = rows["iteration"][of_rank].min()
-            later = reference & (rows["iteration"] >= first)
-            reference_end_s = ends_s[later if later.any() else reference].min()
-            ends_s[of_rank] += reference_end_s - ends_s[of_rank].min()
+            first = rows["iteration"][is_of_rank].min()
+            is_later = is_reference & (rows["iteration"] >= first)
+            reference_end_s = ends_s[is_later if is_later.any() else is_reference].min()
+            ends_s[is_of_rank] += reference_end_s - ends_s[is_of_rank].min()
     return ends_s
 
 
@@ -199,7 +201,10 @@ class ReplayTimings(Timings):
         self.vms = recording.run.vm_names()
 
     def advance(self, time_s: float, *, playing: bool) -> None:
-        """Add the rows, records and values up to a time of day, and note whether more follow."""
+        """Add the rows, records and values up to a time of day.
+
+        The last cell counts as running if the replay is `playing` and more rows follow.
+        """
         recording = self._recording
         rows = int(np.searchsorted(recording.row_times_s, time_s, side="right"))
         records = int(np.searchsorted(recording.record_times_s, time_s, side="right"))

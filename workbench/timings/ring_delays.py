@@ -15,9 +15,9 @@ from workbench.timings.store import Rows
 from workbench.wire import Flag
 
 MIN_SHARE = 0.05
-"""Minimum share of the median iteration that a phase must take longer to count."""
+"""Minimum excess of a phase that counts, as a share of the median iteration."""
 EXPLAINING = ("data", "copy", "forward", "backward", "optimizer", "other")
-"""Phases that may explain why a rank is late; the ranks that wait for it do so in `exposed`."""
+"""Phases that may explain why a rank is late; the ranks that wait for it wait in `exposed`."""
 AFTER_REDUCTION = ("optimizer", "other")
 """Phases after the reduction of the gradients, which delay the next iteration."""
 MIN_BATCH_CHANGE = 1.8
@@ -35,7 +35,7 @@ class RingDelays:
     lateness
         The lateness that the delays were computed from.
     warm
-        A mask of the iterations that are no warm-up.
+        A mask of the iterations that are not a warm-up.
     iteration_us
         The median over ranks of each iteration's duration.
     late, waited_for
@@ -76,21 +76,23 @@ class RingDelays:
         begins = self._trainings()
         counts = np.add.reduceat(self.warm.astype(np.int64), begins)
         parts: list[int] = []
-        before: tuple[float, bool] | None = None
-        joined = 0
+        previous: tuple[float, bool] | None = None
+        joined_count = 0
         ends = [*begins[1:].tolist(), len(self.late)]
         for begin, end, count in zip(begins.tolist(), ends, counts.tolist(), strict=True):
-            usual = float(self.iteration_us[begin:end].min())  # not changed by delays
-            short = count < min_iterations
-            if before is not None:
-                is_similar = min(usual, before[0]) >= noise.SIMILARITY * max(usual, before[0])
-                if (short and before[1]) or ((short or joined < min_iterations) and is_similar):
-                    before = (usual, short)
-                    joined += count
+            usual = float(self.iteration_us[begin:end].min())  # delays do not change the minimum
+            is_short = count < min_iterations
+            if previous is not None:
+                is_similar = min(usual, previous[0]) >= noise.SIMILARITY * max(usual, previous[0])
+                if (is_short and previous[1]) or (
+                    (is_short or joined_count < min_iterations) and is_similar
+                ):
+                    previous = (usual, is_short)
+                    joined_count += count
                     continue
             parts.append(begin)
-            before = (usual, short)
-            joined = count
+            previous = (usual, is_short)
+            joined_count = count
         for begin, end in zip(parts, [*parts[1:], len(self.late)], strict=True):
             yield begin, self.at(slice(begin, end))
 
@@ -110,7 +112,7 @@ class RingDelays:
         return np.array(starts, dtype=np.intp)
 
     def trains_as(self, other: RingDelays) -> bool:
-        """Whether most iterations have the same collectives, and take similarly long."""
+        """Whether most iterations of both have the same collectives, and take similarly long."""
         both = (self, other)
         size, other_size = (
             delays.lateness.rows[["bytes", "tensors"]][len(delays.late) // 2, 0] for delays in both
@@ -144,7 +146,7 @@ class RingDelays:
         return self.late if phase == UNKNOWN else self.longer[phase]
 
     def late_for(self, phase: str, indices: npt.NDArray[np.intp], column: int) -> float:
-        """Return how late a rank is in the iterations that its phase in `indices` delays."""
+        """Return how late a rank is in the iterations that its phase in `indices` delays, in us."""
         late = float(np.median(self.waited_for[indices, column]))
         after = indices[indices + 1 < len(self.late)] + 1
         if phase in AFTER_REDUCTION and len(after):
@@ -160,11 +162,11 @@ def ring_delays(rows: Rows) -> Iterator[RingDelays]:
 def _other_models(sizes: npt.NDArray[Any]) -> list[int]:
     """Return the indices where the size of the gradients changes for several iterations."""
     begins = np.flatnonzero(np.append(True, sizes[1:] != sizes[:-1]))
-    lasting = begins[np.diff(begins, append=len(sizes)) >= noise.LENGTHS[0]]
-    # sparse gradients have other sizes in between
+    lasting_begins = begins[np.diff(begins, append=len(sizes)) >= noise.LENGTHS[0]]
+    # sparse gradients have other sizes for a few iterations in between
     return [
         int(begin)
-        for begin, before in zip(lasting[1:], lasting, strict=False)
+        for begin, before in zip(lasting_begins[1:], lasting_begins, strict=False)
         if sizes[begin] != sizes[before]
     ]
 
@@ -183,5 +185,5 @@ def _other_batches(work_ns: npt.NDArray[np.int64]) -> list[int]:
 
 
 def _warm(warm: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return the mask of iterations that are no warm-up; all iterations if there are no others."""
+    """Return the mask of iterations that are not a warm-up; if there are none, select all."""
     return warm if warm.any() else np.ones_like(warm)

@@ -14,7 +14,7 @@ from workbench.safefiles import wait_for_lock
 HEARTBEAT_S = 60.0
 """Interval between updates of the lock file's time, for file systems without locks."""
 _LOCK_S = 2.0
-"""How long a writer waits while another process checks the lock."""
+"""How long a writer waits while another process checks the lock, in seconds."""
 
 
 class RunLock:
@@ -64,7 +64,7 @@ class RunLock:
 
     @contextlib.contextmanager
     def unused(self) -> Iterator[bool]:
-        """Yield whether no kernel writes the run, and prevent writing inside the block."""
+        """Yield whether no kernel writes the run, and prevent writing inside the `with` block."""
         try:
             # O_NONBLOCK, because the file may be a named pipe
             file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)

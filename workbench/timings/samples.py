@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PERIOD_S = 2.0
-"""Interval between the samples of a VM while a cell runs. A sample takes the VM about 2 ms of CPU
+"""Seconds between the samples of a VM while a cell runs. A sample takes the VM about 2 ms of CPU
 time."""
 PER_INTERVAL = 3600
 """Number of samples of a VM after which the interval between stored samples doubles."""
@@ -109,7 +109,7 @@ class SampleLog:
         return pending
 
     def put_back(self, samples: list[Pending]) -> None:
-        """Add samples of `take` again that could not be written."""
+        """Add samples again that `take` returned and that could not be written."""
         with self._lock:
             self._pending[:0] = samples
 
@@ -134,7 +134,7 @@ def samples_frame(samples: Iterable[RecordedSample]) -> pd.DataFrame:
 
 
 def _figures(sample: Sample | Unknown) -> list[tuple[str, str, float, str]]:
-    """Return device, figure, value and reason of each number in a sample."""
+    """Return a row for each number in a sample: device, figure, value and reason."""
     if isinstance(sample, Unknown):
         return [("vm", "sample", float("nan"), sample.reason)]
     devices: list[tuple[str, Any]] = [("cpu", sample.cpu), ("memory", sample.memory)]

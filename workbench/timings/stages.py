@@ -1,10 +1,10 @@
 """Finds the stages of pipelines from the messages between ranks, and how long each stage is idle.
 
-A rank sends its outputs to the next stage, and later receives their gradients from that stage. So
-between two neighbours, the earlier stage sends first in an iteration. The stages are known if these
-neighbours form a chain. They are also known if the neighbours form a ring and only one rank sends
-before it receives, because each rank has several stages in an interleaved schedule. Otherwise the
-stages are unknown.
+A rank sends the outputs of its stage to the next stage, and later receives the gradients of these
+outputs from that stage. So between two neighbours, the earlier stage sends first in an iteration.
+The stages are known if these neighbours form a chain. They are also known if the neighbours form a
+ring and only one rank sends before it receives, because each rank has several stages in an
+interleaved schedule. Otherwise the stages are unknown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_RECORDS = 512
 NEARLY_ALL = 0.9
 """Minimum share of the iterations where the earlier of two stages must have sent first."""
 KINDS = frozenset({"send", "recv"})
-"""Kinds of messages."""
+"""The kinds of collectives that are messages between two ranks."""
 _SCHEDULE = "pipeline"
 """The sender (`Layout.by`) of the messages of torch.distributed.pipelining. In the first iteration,
 a schedule also sends the shapes of the outputs, which are not a microbatch."""
@@ -40,7 +40,7 @@ COLUMNS = (
     *("iteration", "rank", "group", "stage", "stages", "microbatches"),
     *("ideal_share", "iteration_us", "idle_us", "idle_share"),
 )
-"""Columns of `table`."""
+"""Columns of the table that `table` returns."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Pipelines:
 
 @dataclass(frozen=True)
 class StageFigures:
-    """One stage: means over warm iterations in microseconds.
+    """The mean times of one stage over typical iterations, in microseconds.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class StageFigures:
     iteration_us, idle_us
         Duration of an iteration, and how long the stage waited for messages.
     busy_us
-        Duration of forward and backward, with copies and collectives that they wait for.
+        Duration of forward and backward, with the copies and collectives that they wait for.
     """
 
     pipeline: Pipeline
@@ -117,7 +117,10 @@ class StageFigures:
 
 
 class _Messages(NamedTuple):
-    """The messages between two ranks in one iteration, and whether the first one was a send."""
+    """Numbers of messages that a rank sent to a peer and received from it in one iteration.
+
+    `sends_first` is whether the rank's first message was a send.
+    """
 
     sends: int
     receives: int
@@ -130,9 +133,10 @@ class _GroupMessages:
     Attributes
     ----------
     pairs
-        The messages of each iteration, by rank and peer.
+        A list of the messages of each iteration, by rank and peer.
     starts
-        By rank, for each iteration: whether the rank's first message was a send.
+        By rank, a list with a value for each iteration: whether the rank's first message was a
+        send.
     unknown_peers
         Whether there are messages with an unknown peer.
     """
@@ -165,18 +169,18 @@ class _GroupMessages:
 
 def find(records: Iterable[CollectiveRecord]) -> Pipelines:
     """Return the pipelines in the newest records with messages."""
-    chosen = [
+    selected = [
         record for record in records if record.iteration >= 0 and KINDS & set(record.layout.kinds)
     ]
-    chosen = chosen[-MAX_RECORDS:]
-    chosen = [record for record in chosen if not record.flags & Flag.LEFT_OUT] or chosen
-    names = group_names(chosen)
+    selected = selected[-MAX_RECORDS:]
+    selected = [record for record in selected if not record.flags & Flag.LEFT_OUT] or selected
+    names = group_names(selected)
     pipelines: list[Pipeline] = []
     unknown: list[str] = []
-    for number, group in _groups(chosen).items():
+    for group_number, group in _groups(selected).items():
         for ranks in group.components():
             try:
-                pipelines.append(_pipeline(names.get(number, ""), group, ranks))
+                pipelines.append(_pipeline(names.get(group_number, ""), group, ranks))
             except _NoChain as reason:
                 unknown.append(f"The stages of {phrase(ranks)} are not known: {reason}.")
     pipelines.sort(key=lambda pipeline: pipeline.ranks)
@@ -184,24 +188,24 @@ def find(records: Iterable[CollectiveRecord]) -> Pipelines:
 
 
 def _groups(records: Iterable[CollectiveRecord]) -> dict[int, _GroupMessages]:
-    """Return the messages of each process group, by its number."""
+    """Return the messages of each process group, by the number of the group."""
     groups: dict[int, _GroupMessages] = {}
     for record in records:
         messages: dict[int, dict[int, list[tuple[int, bool]]]] = {}
         layout = record.layout
         times = record.record.submitted
         columns = (layout.kinds, layout.process_sets, layout.peers, times, layout.by)
-        scheduled = _SCHEDULE in layout.by
-        for kind, number, peer, submitted, by in zip(*columns, strict=True):
-            if scheduled and by != _SCHEDULE:
+        has_schedule = _SCHEDULE in layout.by
+        for kind, group_number, peer, submitted, by in zip(*columns, strict=True):
+            if has_schedule and by != _SCHEDULE:
                 continue
             if kind in KINDS and peer < 0:
-                groups.setdefault(number, _GroupMessages()).unknown_peers = True
+                groups.setdefault(group_number, _GroupMessages()).unknown_peers = True
             elif kind in KINDS:
-                of_peer = messages.setdefault(number, {}).setdefault(peer, [])
+                of_peer = messages.setdefault(group_number, {}).setdefault(peer, [])
                 of_peer.append((submitted, kind == "send"))
-        for number, by_peer in messages.items():
-            groups.setdefault(number, _GroupMessages()).add(record.rank, by_peer)
+        for group_number, by_peer in messages.items():
+            groups.setdefault(group_number, _GroupMessages()).add(record.rank, by_peer)
     return groups
 
 
@@ -213,26 +217,28 @@ def _pipeline(name: str, group: _GroupMessages, ranks: set[int]) -> Pipeline:
     """Return the pipeline of ranks that exchange messages, or raise `_NoChain`."""
     if group.unknown_peers:
         raise _NoChain("some messages are received from any rank, or go to several at once")
-    later: dict[int, int] = {}
+    next_rank: dict[int, int] = {}
     for rank, peer in group.pairs:
         if rank not in ranks or not _is_earlier(group, rank, peer):
             continue
-        if rank in later or peer in later.values():
-            raise _NoChain(f"rank {rank if rank in later else peer} has more than two neighbours")
-        later[rank] = peer
-    first = ranks - set(later.values())
-    ring = not first
-    if ring:
-        first = {rank for rank in ranks if _mostly(group.starts[rank])}
-    if len(first) != 1:
+        if rank in next_rank or peer in next_rank.values():
+            raise _NoChain(
+                f"rank {rank if rank in next_rank else peer} has more than two neighbours"
+            )
+        next_rank[rank] = peer
+    first_ranks = ranks - set(next_rank.values())
+    is_ring = not first_ranks
+    if is_ring:
+        first_ranks = {rank for rank in ranks if _mostly(group.starts[rank])}
+    if len(first_ranks) != 1:
         raise _NoChain("their messages go round in a ring")
-    order = [first.pop()]
+    order = [first_ranks.pop()]
     while len(order) < len(ranks):
-        order.append(later[order[-1]])
-    forward = {_count(group, rank, later[rank]) for rank in order[:-1]}
-    microbatches = forward.pop() if len(forward) == 1 else 0
+        order.append(next_rank[order[-1]])
+    forward_counts = {_count(group, rank, next_rank[rank]) for rank in order[:-1]}
+    microbatches = forward_counts.pop() if len(forward_counts) == 1 else 0
     chunks = 1
-    if ring and microbatches:
+    if is_ring and microbatches:
         # the last rank sends the outputs of all its stages but the last one to the first rank
         total = microbatches
         returned = _count(group, order[-1], order[0])
@@ -247,18 +253,21 @@ def _pipeline(name: str, group: _GroupMessages, ranks: set[int]) -> Pipeline:
 
 def _is_earlier(group: _GroupMessages, rank: int, peer: int) -> bool:
     """Whether the stage of `rank` is before the stage of `peer`."""
-    rank_turns = group.pairs[rank, peer]
-    peer_turns = group.pairs.get((peer, rank))
-    if peer_turns is None:
+    rank_messages = group.pairs[rank, peer]
+    peer_messages = group.pairs.get((peer, rank))
+    if peer_messages is None:
         raise _NoChain(f"the messages of rank {peer} were not recorded")
-    if not all(turn.sends and turn.receives for turn in (*rank_turns, *peer_turns)):
+    if not all(
+        messages.sends and messages.receives for messages in (*rank_messages, *peer_messages)
+    ):
         raise _NoChain(f"between ranks {rank} and {peer} they go only one way")
-    earlier, later = (
-        _mostly([turn.sends_first for turn in turns]) for turns in (rank_turns, peer_turns)
+    rank_sends_first, peer_sends_first = (
+        _mostly([messages.sends_first for messages in iterations])
+        for iterations in (rank_messages, peer_messages)
     )
-    if earlier is None or later is None or earlier == later:
+    if rank_sends_first is None or peer_sends_first is None or rank_sends_first == peer_sends_first:
         raise _NoChain(f"between ranks {rank} and {peer} neither always sends first")
-    return earlier
+    return rank_sends_first
 
 
 def _mostly(values: list[bool]) -> bool | None:
@@ -269,13 +278,13 @@ def _mostly(values: list[bool]) -> bool | None:
 
 def _count(group: _GroupMessages, rank: int, peer: int) -> int:
     """Return how many messages `rank` sends to `peer` in each iteration; 0 if the number varies."""
-    counts = {turn.sends for turn in group.pairs[rank, peer]}
-    counts |= {turn.receives for turn in group.pairs[peer, rank]}
+    counts = {messages.sends for messages in group.pairs[rank, peer]}
+    counts |= {messages.receives for messages in group.pairs[peer, rank]}
     return counts.pop() if len(counts) == 1 else 0
 
 
 def newest(timings: TimingsSource, rows: Rows) -> tuple[Pipelines, list[StageFigures]]:
-    """Return the pipelines and stages of the newest cell with messages."""
+    """Return the pipelines in the newest cell with messages, and mean times of their stages."""
     cells = rows["cell"][rows["messages_ns"] > 0]
     if not len(cells):
         return Pipelines((), ()), []
@@ -283,21 +292,21 @@ def newest(timings: TimingsSource, rows: Rows) -> tuple[Pipelines, list[StageFig
     first = int(rows["iteration"].min())
     last = int(rows["iteration"].max())
     result = find(timings.records(first, last))
-    return result, figures(rows, result.pipelines)
+    return result, stage_means(rows, result.pipelines)
 
 
-def figures(rows: Rows, pipelines: Iterable[Pipeline]) -> list[StageFigures]:
-    """Return the stages of pipelines, in their order, with means over typical rows."""
+def stage_means(rows: Rows, pipelines: Iterable[Pipeline]) -> list[StageFigures]:
+    """Return the mean times of each stage over typical rows, in the order of the pipelines."""
     rows = typical(rows)
     stages = []
     for pipeline in pipelines:
         for stage, rank in enumerate(pipeline.ranks):
-            part = rows[rows["rank"] == rank]
-            if len(part):
-                waiting = part["messages_ns"]
-                busy = part["forward_ns"] + part["backward_ns"] + part["copy_ns"]
-                busy = busy + part["exposed_ns"] - waiting
-                durations = (part["iteration_ns"], waiting, busy)
+            rank_rows = rows[rows["rank"] == rank]
+            if len(rank_rows):
+                waiting = rank_rows["messages_ns"]
+                busy = rank_rows["forward_ns"] + rank_rows["backward_ns"] + rank_rows["copy_ns"]
+                busy = busy + rank_rows["exposed_ns"] - waiting
+                durations = (rank_rows["iteration_ns"], waiting, busy)
                 means_us = [float(np.mean(values)) / 1e3 for values in durations]
                 stages.append(StageFigures(pipeline, stage, rank, *means_us))
     return stages
@@ -310,20 +319,22 @@ def table(rows: Rows, records: Iterable[CollectiveRecord]) -> pd.DataFrame:
     by_cell: dict[int, list[CollectiveRecord]] = {}
     for record in records:
         by_cell.setdefault(record.record.cell, []).append(record)
-    parts = []
+    table_rows = []
     for cell, cell_records in by_cell.items():
         pipelines = find(cell_records).pipelines
         counts = Counter(rank for pipeline in pipelines for rank in pipeline.ranks)
-        of_rank = {
+        pipeline_of_rank = {
             rank: pipeline for pipeline in pipelines for rank in pipeline.ranks if counts[rank] == 1
         }
-        with_messages = {record.rank for record in cell_records if KINDS & set(record.layout.kinds)}
-        chosen = rows[(rows["cell"] == cell) & np.isin(rows["rank"], sorted(with_messages))]
-        for row in chosen:
+        ranks_with_messages = {
+            record.rank for record in cell_records if KINDS & set(record.layout.kinds)
+        }
+        selected = rows[(rows["cell"] == cell) & np.isin(rows["rank"], sorted(ranks_with_messages))]
+        for row in selected:
             rank = int(row["rank"])
             stage: tuple[Any, ...] = ("", None, None, None, float("nan"))
-            if rank in of_rank:
-                pipeline = of_rank[rank]
+            if rank in pipeline_of_rank:
+                pipeline = pipeline_of_rank[rank]
                 stage = (
                     pipeline.group,
                     pipeline.ranks.index(rank),
@@ -334,8 +345,8 @@ def table(rows: Rows, records: Iterable[CollectiveRecord]) -> pd.DataFrame:
             idle = row["messages_ns"] / 1e3
             iteration = row["iteration_ns"] / 1e3
             share = idle / iteration if iteration else float("nan")
-            parts.append((row["iteration"], rank, *stage, iteration, idle, share))
-    frame = pd.DataFrame(parts, columns=COLUMNS)
-    whole = ["stage", "stages", "microbatches"]
-    frame[whole] = frame[whole].astype("Int64")
+            table_rows.append((row["iteration"], rank, *stage, iteration, idle, share))
+    frame = pd.DataFrame(table_rows, columns=COLUMNS)
+    integer_columns = ["stage", "stages", "microbatches"]
+    frame[integer_columns] = frame[integer_columns].astype("Int64")
     return frame.sort_values(["iteration", "rank"], ignore_index=True)

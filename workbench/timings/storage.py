@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0
-"""Interval between writes."""
+"""Seconds between writes."""
 _FLUSH_S = 5.0
-"""How long the end of a cell waits for the disk."""
+"""How long the end of a cell waits for the disk, in seconds."""
 _CLOSE_S = 5.0
-"""How long `close` waits for the disk."""
+"""How long `close` waits for the disk, in seconds."""
 _NOT_WRITTEN = (
     "this run is not being written to disk{where}: {error}. Training and the live view continue, "
     "and the records in memory are written as soon as possible"
@@ -141,7 +141,7 @@ class RunStorage:
         return is_written
 
     def write_verdict(self, verdict: Verdict) -> None:
-        """Write the verdict of a cell with the next rows, or now if no thread writes any."""
+        """Write the verdict of a cell with the next rows, or now if no thread writes rows."""
         with self._changed:
             self._verdict = verdict
             no_thread = self._closing or self._thread is None

@@ -21,8 +21,8 @@ PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other"
 """The phases in the order of stacked charts; their sum is the duration of the iteration."""
 
 MARKS = ("first", "last", "done")
-"""Times since the start of the iteration: the first and the last collective were submitted, and all
-were finished."""
+"""Times since the start of the iteration: when the first and the last collective were submitted,
+and when all were finished."""
 
 ROW = np.dtype(
     [
@@ -68,10 +68,11 @@ MAX_STORED_ROWS = 1 << 20
 deleted."""
 
 _MAX_SHARED_LAYOUTS = 1024
+"""Maximum number of layouts that ranks share. Beyond it, later layouts are stored anew."""
 
 Sent = tuple[Sequence[int], Layout | Sequence[bytes]]
-"""What ranks have sent: some ranks with their common layout, or packed records after the rank of
-each record."""
+"""A message from ranks: either some ranks and the layout that all of them sent, or the rank of each
+packed record and these records."""
 
 
 class Store:
@@ -87,11 +88,11 @@ class Store:
     logged
         The values that cells have logged with their iterations.
     counts
-        The numbers of records and iterations that have arrived.
+        The numbers of records and iterations that have arrived, and of missing records.
     deleted_rows
         The number of rows that are no longer in memory.
     version
-        A number that increases when records are added.
+        A number that increases whenever records are added.
     """
 
     def __init__(self, max_rows: int = MAX_STORED_ROWS) -> None:
@@ -115,7 +116,7 @@ class Store:
         self.add_all([((rank,), layout)])
 
     def forget_layouts(self) -> None:
-        """Delete the layouts, because the ranks of a new ring number theirs from 0."""
+        """Delete the layouts, because the ranks of a new ring number their layouts from 0."""
         with self._lock:
             self._layouts.clear()
             self._same.clear()
@@ -134,13 +135,13 @@ class Store:
                 records += content
                 ranks += sending_ranks
         batch = Batch(records, ranks)
-        numbers = np.zeros(len(records), np.int64)
-        numbers[batch.arrived] = batch.number
+        layout_numbers = np.zeros(len(records), np.int64)
+        layout_numbers[batch.valid_indices] = batch.layout_numbers
         with self._lock:
-            all_layouts = self._find_layouts(sent, numbers.tolist())
+            all_layouts = self._find_layouts(sent, layout_numbers.tolist())
             if len(batch):
-                layouts = [all_layouts[index] for index in batch.arrived.tolist()]
-                iterations = self._number(batch)
+                layouts = [all_layouts[index] for index in batch.valid_indices.tolist()]
+                iterations = self._assign_iterations(batch)
                 rows = np.zeros(len(batch), ROW)
                 batch.fill(rows, layouts)
                 rows["iteration"] = iterations
@@ -155,7 +156,10 @@ class Store:
             return dict(self._first_of_cell)
 
     def _find_layouts(self, sent: Iterable[Sent], numbers: list[int]) -> list[Layout | None]:
-        """Add the layouts that were sent, and return the layout that each record refers to."""
+        """Add the layouts that were sent, and return the layout that each record refers to.
+
+        `numbers` are the layouts' numbers in the records.
+        """
         layouts: list[Layout | None] = []
         for ranks, content in sent:
             if isinstance(content, Layout):
@@ -168,18 +172,21 @@ class Store:
                 layouts += map(self._layouts.get, zip(ranks, record_numbers, strict=True))
         return layouts
 
-    def _number(self, batch: Batch) -> npt.NDArray[np.int64]:
-        """Return the number of each record's iteration across cells; -1 outside of iterations."""
-        numbers = np.full(len(batch), -1, np.int64)
-        inside = batch.in_iterations
-        for cell in dict.fromkeys(batch.cells[inside].tolist()):
-            of_cell = inside & (batch.cells == cell)
+    def _assign_iterations(self, batch: Batch) -> npt.NDArray[np.int64]:
+        """Return the number of each record's iteration in the run; -1 outside of iterations.
+
+        The first iteration of a new cell follows the last iteration of the earlier cells.
+        """
+        iterations = np.full(len(batch), -1, np.int64)
+        in_iterations = batch.in_iterations
+        for cell in dict.fromkeys(batch.cells[in_iterations].tolist()):
+            of_cell = in_iterations & (batch.cells == cell)
             if cell not in self._first_of_cell:
-                before = int(numbers[: np.argmax(of_cell)].max(initial=-1))
-                self._first_of_cell[cell] = max(self._next_iteration, before + 1)
-            numbers[of_cell] = self._first_of_cell[cell] + batch.index[of_cell]
-        self._next_iteration = max(self._next_iteration, int(numbers.max()) + 1)
-        return numbers
+                highest_before = int(iterations[: np.argmax(of_cell)].max(initial=-1))
+                self._first_of_cell[cell] = max(self._next_iteration, highest_before + 1)
+            iterations[of_cell] = self._first_of_cell[cell] + batch.index[of_cell]
+        self._next_iteration = max(self._next_iteration, int(iterations.max()) + 1)
+        return iterations
 
     def rows(self, start: int = 0) -> Rows:
         """Return a copy of the rows from index `start` on; the first received row has index 0."""
@@ -244,7 +251,7 @@ class Store:
             self.version += 1
 
     def extend(self, rows: Rows, records: Iterable[CollectiveRecord]) -> None:
-        """Append the next rows and records of a recorded run; their iterations have numbers."""
+        """Append the next rows and records of a recorded run; iterations are already numbered."""
         with self._lock:
             self._append(rows)
             self.collectives.append(block_of(records))
@@ -280,7 +287,7 @@ def peers(layout: Layout, world_size: int) -> tuple[int, int]:
 
 def peers_of(rows: Rows) -> npt.NDArray[np.int64]:
     """Return how many ranks took part in each row's collectives."""
-    # old files lack `peers`, which is then 0
+    # `peers` is 0 in rows from old files, which lack this column
     return np.where(rows["peers"] > 0, rows["peers"], rows["world_size"]).astype(np.int64)
 
 
@@ -289,13 +296,13 @@ def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
 
     If a cell and the cell before it have one iteration each, the later iteration is no warm-up.
     """
-    first = has_flag(rows, Flag.FIRST_OF_CELL)
-    cells = np.unique(rows["cell"][first])
+    is_first = has_flag(rows, Flag.FIRST_OF_CELL)
+    cells = np.unique(rows["cell"][is_first])
     if len(cells) < 2:
-        return first
-    single = ~np.isin(cells, np.unique(rows["cell"][~first]))
-    continued = cells[1:][single[1:] & single[:-1]]
-    return first & ~np.isin(rows["cell"], continued) if len(continued) else first
+        return is_first
+    has_one_iteration = ~np.isin(cells, np.unique(rows["cell"][~is_first]))
+    continued = cells[1:][has_one_iteration[1:] & has_one_iteration[:-1]]
+    return is_first & ~np.isin(rows["cell"], continued) if len(continued) else is_first
 
 
 def last_cell(rows: Rows) -> Rows:
@@ -305,10 +312,10 @@ def last_cell(rows: Rows) -> Rows:
     have one iteration each.
     """
     cells, inverse = np.unique(rows["cell"], return_inverse=True)
-    several = np.zeros(len(cells), bool)
-    several[inverse[~has_flag(rows, Flag.FIRST_OF_CELL)]] = True
+    has_several_iterations = np.zeros(len(cells), bool)
+    has_several_iterations[inverse[~has_flag(rows, Flag.FIRST_OF_CELL)]] = True
     begin = len(cells) - 1
-    while begin > 0 and not several[begin] and not several[begin - 1]:
+    while begin > 0 and not has_several_iterations[begin] and not has_several_iterations[begin - 1]:
         begin -= 1
     return np.asarray(rows[inverse >= begin])
 
@@ -322,12 +329,15 @@ def profiled(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows that cannot distinguish data and forward."""
+    """Return a mask of the rows whose times of data and forward cannot be distinguished."""
     return has_flag(rows, Flag.FORWARD_UNSEEN)
 
 
 def phases_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows of compiled functions (``tf.function``): all is in `other`."""
+    """Return a mask of the rows of compiled functions (``tf.function``).
+
+    All of the time of these iterations is in `other`.
+    """
     return np.asarray(forward_unseen(rows) & (rows["backward_ns"] == 0))
 
 

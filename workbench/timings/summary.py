@@ -50,7 +50,7 @@ class Summary:
     profiled
         Number of iterations that were profiled.
     profiled_left_out
-        Whether these iterations are left out; they are not if there are no others.
+        Whether the profiled iterations are left out; they are not if there are no others.
     ranks
         Number of ranks that reported.
     iterations_per_s

@@ -45,18 +45,18 @@ class CollectiveTotal:
         Time from submitted to finished, with queueing: the mean over iterations and ranks,
         without the first iteration of a cell unless there are no others.
     queued_us, transfer_us
-        Mean time until all ranks had submitted it, and mean duration of its transfer; or the reason
-        why they are unknown.
+        Mean time until all ranks had submitted the collective, and mean duration of the transfer;
+        or the reason why they are unknown.
     busbw_gbps
-        `bytes` over `mean_us` times the factor of its kind (10^9 bits/s), or the reason why it is
+        `bytes` over `mean_us` times `bus_factor` of the kind (10^9 bits/s), or the reason why it is
         unknown.
     exposed_share
-        Its share, 0 to 1, of the time that training waited for communication. Buffers finish
+        Share, 0 to 1, of the time that training waited for communication. Buffers finish
         one after another, so a buffer is assumed to run since the previous buffer finished. The
         share of the buffer is the part of this time within the iteration's `exposed` time. It is
         divided among the collectives of the buffer by their bytes.
     group
-        The name of its group of ranks (`groups.group_names`); empty for all ranks.
+        The name of the collective's group of ranks (`groups.group_names`); empty for all ranks.
     peer
         See `workbench.wire.Layout`.
     """

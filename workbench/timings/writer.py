@@ -36,9 +36,9 @@ _BATCH_ROWS = 1 << 14
 _BATCH_RECORDS = 1 << 10
 """Maximum number of records in a batch of the file."""
 _OFFSETS_EVERY_S = 15.0
-"""Interval between corrections of clock offsets; bursts of pings are as far apart."""
+"""Seconds between corrections of clock offsets; bursts of pings are as far apart."""
 _OFFSETS_CHANGE_S = 120.0
-"""Time after which the clock offset of a written row no longer changes."""
+"""Seconds after which the clock offset of a written row no longer changes."""
 
 
 class RunWriter:
@@ -100,7 +100,7 @@ class RunWriter:
         self._corrected_s = time.monotonic()
 
     def write(self) -> None:
-        """Write what is new; the next call writes a batch again that failed.
+        """Write all data since the last call; the next call repeats a batch that failed.
 
         Raises
         ------
