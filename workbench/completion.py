@@ -138,6 +138,7 @@ def ssh_hosts(words: list[str]) -> Iterator[str]:
 
 
 def _runs() -> list[str]:
+    """Return the names of the newest stored runs; empty if they cannot be read."""
     from workbench.timings.run import list_runs
 
     try:
@@ -158,6 +159,7 @@ def _attributes(path: str, word: str) -> list[str]:
 def _result(
     candidates: Iterable[str], word: str, kind: str, *, suppress: bool
 ) -> SimpleMatcherResult:
+    """Return the candidates that start with the word; `suppress` hides IPython's own."""
     completions = [
         SimpleCompletion(text=candidate, type=kind)
         for candidate in candidates

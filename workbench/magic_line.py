@@ -53,5 +53,6 @@ def parse_line(magic: Any, line: str) -> Any:
 
 
 def _without_quotes(value: Any) -> Any:
+    """Return a value without its surrounding quotes, if it has any."""
     quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] in "'\""
     return value[1:-1] if quoted else value

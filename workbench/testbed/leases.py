@@ -135,6 +135,7 @@ def remove(name: str) -> None:
 
 
 def _remove_stale() -> tuple[str, ...]:
+    """Remove the VMs of processes that have ended, and return the names of their leases."""
     active_names = {name for name, lease in _leases().items() if lease.is_alive()}
     stale_names = sorted(_names() - active_names)
     for name in stale_names:
@@ -178,6 +179,7 @@ def _pids(namespace: str) -> list[int]:
 
 
 def _devices(name: str) -> list[str]:
+    """Return the network devices of a lease that are outside the VMs."""
     return [device for _, device in socket.if_nameindex() if device.startswith(name)]
 
 
@@ -203,6 +205,7 @@ def _lease_file(name: str) -> Path:
 
 
 def _boot() -> str:
+    """Return the id of the machine's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 

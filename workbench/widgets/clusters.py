@@ -48,6 +48,7 @@ def _warm_process() -> list[str]:
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:
+    """Return the row of a rank; `memory` is in bytes, None for a rank without a process."""
     size = "\u2013 (no process)" if memory is None else f"{memory / 2**20:,.0f} MiB"
     fields = (info.rank, info.vm, info.gpu, info.numa, info.nic, info.pid, info.state, info.threads)
     return (*(str(value) for value in fields), size, info.transport or "\u2013 (not reported)")

@@ -122,7 +122,7 @@ class Composer:
 
     def next(self, now: float) -> ViewMessage | None:
         """Return the next message, or None if nothing has changed; `now` is a monotonic time."""
-        # Read the status first: rows that arrive after an end do not belong to it.
+        # The status is read first, because rows that arrive after a cell's end do not belong to it.
         status = self._source.status()
         changed = status != self._sent_status
         self._fresh = changed or status.state == "ended"
@@ -142,6 +142,7 @@ class Composer:
         return self._compose("state", status, None, now) if changed else None
 
     def _window_due(self, status: Status, changed: bool, new_rows: RowWindow, now: float) -> bool:
+        """Return whether to send a full window instead of only the new rows."""
         has_unsent_rows = new_rows.cursor != self._last_window_cursor
         if status.state == "ended":
             return has_unsent_rows or changed
@@ -223,4 +224,5 @@ def _status_fields(status: Status, summary: KeyFigures, seq: int) -> dict[str, A
 
 
 def _pack(window: RowWindow) -> bytes:
+    """Return the data of a window as little-endian float32, one column after another."""
     return window.data.astype("<f4", order="C", copy=False).tobytes()

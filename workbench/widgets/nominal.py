@@ -85,6 +85,7 @@ def rate_of_vm(snapshot: Snapshot | None, vm: str, used_nics: Iterable[str]) -> 
     """
     if snapshot is None:
         return Unknown(f"{vm} did not answer")
+    # By port, because several ranks may use the same port.
     ports = {}
     for name in used_nics:
         nic = find_nic(snapshot, name)

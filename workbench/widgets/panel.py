@@ -88,6 +88,7 @@ class PanelLink:
         self._changed.set()
 
     def _send_changes(self) -> None:
+        """Send the cluster's state after each change, and repeatedly while a cell runs."""
         sent_state: dict[str, Any] | None = None
         while True:
             is_up = sent_state is not None and sent_state["state"] != "stopped"
@@ -106,6 +107,7 @@ class PanelLink:
             time.sleep(MIN_INTERVAL_S)
 
     def _publish(self, cluster: Cluster | None) -> None:
+        """Send the state to the user's other notebooks and to the status bar."""
         try:
             self._entry.update(cluster)
             self._share.update(cluster, now=not self._cell_runs)

@@ -59,6 +59,7 @@ def _overlap_pattern(name: str) -> str:
 
 
 def _paint(phase: PhaseStyle, pattern: str) -> dict[str, object]:
+    """Return the SVG attributes of a phase; overlapped communication is hatched."""
     fill = f"url(#{pattern})" if phase is OVERLAPPED else phase.color
     return {"fill": fill, "stroke": phase.edge, "stroke_width": 1}
 
@@ -76,6 +77,7 @@ def _legend(pattern: str) -> str:
 
 
 def _phases(grid: Grid, pattern: str) -> str:
+    """Draw the phases over the iterations, stacked, and overlapped communication below 0."""
     stack = [decimate(grid.mean(phase.column), COLUMNS_DRAWN) for phase in IN_STACK]
     overlapped_us = decimate(grid.mean(OVERLAPPED.column), COLUMNS_DRAWN)
     tops = np.cumsum([np.nan_to_num(values) for values in stack], axis=0)
@@ -93,6 +95,7 @@ def _phases(grid: Grid, pattern: str) -> str:
 
 
 def _waiting(grid: Grid) -> str:
+    """Draw how long each rank waits for the others, as a row of shades per rank."""
     waits = decimate(grid.column("wait_us"), COLUMNS_DRAWN)
     darkest_us = axis_end(waits.ravel())
     top = 232.0
@@ -135,6 +138,7 @@ def _heat_row(shares: Array, y: float, row_height: float) -> list[str]:
 
 
 def _bandwidth(grid: Grid, summary: KeyFigures) -> str:
+    """Draw the bandwidths over the iterations, and the nominal and the calibrated rate."""
     bus, alg = (decimate(grid.mean(name), COLUMNS_DRAWN) for name in ("busbw_gbps", "algbw_gbps"))
     measured = axis_top = axis_end(np.concatenate([bus, alg]))
     title = "bandwidth, Gbit/s: busbw solid, algbw dotted"

@@ -205,6 +205,7 @@ class Replay:
             self._advance()
 
     def _advance(self) -> None:
+        """Add the rows up to the current position; notify listeners if the message changes."""
         playing = self.clock.playing
         with self._lock:
             self.timings.advance(self.time_s, playing=playing)

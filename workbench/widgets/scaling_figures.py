@@ -61,6 +61,7 @@ def study_figure(*studies: ScalingStudy) -> Any:
     bars = [(row - _OFFSET, 0.0, ratio.value) for row, ratio in enumerate(ratios)]
     _add_bars(figure, "measured", OVERLAPPED, bars)
     for name, style, offset in (("calibrated", FORWARD, 0.0), ("nominal", EXPOSED, _OFFSET)):
+        # `pair` is the efficiency without overlap, and with full overlap.
         allowed = [(row, pair) for row, (point, _) in enumerate(size_rows)
                    if (pair := getattr(point, name)) is not None]  # fmt: skip
         _add_bars(figure, name, style, [(row + offset, 0.0, low) for row, (low, _) in allowed])

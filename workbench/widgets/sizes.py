@@ -127,6 +127,7 @@ def _quantiles(rows: pd.DataFrame) -> pd.DataFrame:
 def _lines(
     points: pd.DataFrame, fabric: FittedFabric | None, nominal_gbps: float | None, n: int
 ) -> Iterator[Any]:
+    """Yield the calibrated and the nominal line, if known; `n` is the number of ranks."""
     sizes = np.geomspace(points["bytes"].min(), points["bytes"].max(), _LINE_POINTS).tolist()
     if fabric is not None and fabric.n > 1:
         times_us = [fabric.predict_us(size) for size in sizes]

@@ -130,6 +130,7 @@ def _panel(
     x_ends: tuple[float, float],
     y_ends: tuple[float, float],
 ) -> _Panel:
+    """Return a panel; `x_ends` and `y_ends` are the coordinates of its edges, in pixels."""
     x_axis = figure.layout["xaxis" + name[1:]]
     x_is_log = x_axis.type == "log"
     y_is_log = figure.layout.yaxis.type == "log"
@@ -178,6 +179,7 @@ def _y_values(trace: Any) -> Iterator[float]:
 
 
 def _axis(values: list[float], ends: tuple[float, float], *, log: bool) -> _Axis:
+    """Return an axis that covers the values; a linear axis includes 0."""
     drawable = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
     low, high = (min(drawable), max(drawable)) if drawable else (1.0, 1.0)
     if log:
@@ -189,6 +191,7 @@ def _axis(values: list[float], ends: tuple[float, float], *, log: bool) -> _Axis
 
 
 def _axes(panel: _Panel, *, with_row_names: bool) -> Iterator[str]:
+    """Draw the grid lines, the labels of ticks or rows, and the titles of the axes."""
     x = panel.x
     y = panel.y
     rows = panel.rows
@@ -219,6 +222,7 @@ def _draw(panel: _Panel, trace: Any) -> str:
 
 
 def _bars(panel: _Panel, trace: Any) -> Iterator[str]:
+    """Draw horizontal bars."""
     widths = floats(trace.width) or [0.7] * len(values(trace.x))
     bases = _bases(panel.traces, trace)
     paint = {"fill": trace.marker.color, "stroke": trace.marker.line.color, "stroke_width": 0.5}
@@ -236,6 +240,7 @@ def _bars(panel: _Panel, trace: Any) -> Iterator[str]:
 
 
 def _boxes(panel: _Panel, trace: Any) -> Iterator[str]:
+    """Draw horizontal boxes, with whiskers to the outer quantiles and a line at the median."""
     stroke = {"stroke": trace.line.color, "stroke_width": 2, "stroke_opacity": 1}
     fences = (trace.lowerfence, trace.q1, trace.median, trace.q3, trace.upperfence)
     half = min(12.0, 0.35 * abs(panel.y.at(1) - panel.y.at(0)))
@@ -251,6 +256,7 @@ def _boxes(panel: _Panel, trace: Any) -> Iterator[str]:
 
 
 def _marks(panel: _Panel, trace: Any) -> Iterator[str]:
+    """Draw a line, or points with their error bars."""
     xs = [panel.x.at(x) for x in floats(trace.x)]
     if "lines" in (trace.mode or ""):
         ys = [panel.y.at(y) for y in floats(trace.y)]
@@ -296,6 +302,7 @@ def _legend(
 
 
 def _tick(value: float, *, log: bool) -> str:
+    """Return the label of a tick; a logarithmic axis uses unit prefixes, such as ``10k``."""
     if log:
         for power, letter in _POWERS.items():
             if value >= power:

@@ -66,6 +66,7 @@ def timings_figure(cluster: Cluster | None, subcommand: str, words: list[str]) -
 
 
 def _run(name: str, command: str) -> TimingsSource:
+    """Open a recorded run; the error for an unknown run names the command."""
     try:
         return open_run(name)
     except RunError as error:

@@ -100,6 +100,7 @@ def _newest(timings: TimingsSource) -> int:
 
 
 def _phases(rows: Rows, rank_begins_ms: Any) -> dict[Any, list[_Bar]]:
+    """Return the bars of each phase; each rank's first bar begins at `rank_begins_ms`."""
     table = columns(rows)
     top, bottom = _PHASE_ROW
     bars: dict[Any, list[_Bar]] = {}
@@ -169,6 +170,7 @@ def _lanes(collectives: list[Collective]) -> list[int]:
 
 
 def _text(collective: Collective) -> str:
+    """Return the text that is shown when the pointer is on a collective."""
     duration_ms = (collective.finished_ns - collective.submitted_ns) / 1e6
     lines = [
         collective.label,
