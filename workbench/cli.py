@@ -80,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _escape_unencodable_characters() -> None:
     r"""Write characters that a terminal's encoding lacks as ``\xe9``, instead of failing.
 
-    Names of hosts, devices and files may have any characters, and a terminal only ASCII.
+    Names of hosts, devices and files may contain any characters, and the encoding of a terminal
+    may be ASCII.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

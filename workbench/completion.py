@@ -30,12 +30,13 @@ _WORD = re.compile(r"(?<![\w.])\w*$")
 _MAGICS = ("cluster", "distributed", "push", "pull", "timings", "resources", "doctor", "explain",
         "fabric")  # fmt: skip
 _INITIAL = frozenset({"hvd", "dist", "rank", "local_rank", "world_size", "device"})
+"""Names that the namespace of each rank contains initially."""
 _VERBS_WITH_RUN = {
     "timings": ("open", "compare", "replay", "waterfall", "ranks", "collectives"),
     "fabric": ("whatif",),
     "explain": ("",),
 }
-"""The verbs of each magic that accept the name of a run; empty for a magic without verb."""
+"""The verbs of each magic that accept the name of a run; ``""`` for a magic without verbs."""
 _VALUES = {option.flag: option.values for option in START_OPTIONS}
 _MAX_FILE_BYTES = 1 << 20
 _MAX_RUNS = 50
@@ -64,26 +65,26 @@ class MagicCompleter:
 
     def matches(self, context: CompletionContext) -> SimpleMatcherResult:
         """Return the completions of the word at the cursor."""
-        before = context.line_with_cursor[: context.cursor_position]
-        magic = _LINE.search(before)
+        line_start = context.line_with_cursor[: context.cursor_position]
+        magic = _LINE.search(line_start)
         if magic and magic["name"] in _MAGICS:
             word = re.split(r"[\s,]", magic["words"])[-1]
             candidates = self._words(magic["name"], magic["sign"] == "%%", magic["words"])
             return _result(candidates, word, "param", suppress=True)
         in_cell = context.cursor_line and _CELL.match(context.full_text)
-        if in_cell and (attribute := _ATTRIBUTE.search(before)):
+        if in_cell and (attribute := _ATTRIBUTE.search(line_start)):
             names = _attributes(attribute["path"], attribute["word"])
             return _result(names, attribute["word"], "instance", suppress=True)
-        word_match = _WORD.search(before)
+        word_match = _WORD.search(line_start)
         if in_cell and word_match:
-            above = "\n".join(context.full_text.split("\n")[1 : context.cursor_line])
-            visible_names = self._names | _INITIAL | assigned_names(self._shell, above)
+            lines_above = "\n".join(context.full_text.split("\n")[1 : context.cursor_line])
+            visible_names = self._names | _INITIAL | assigned_names(self._shell, lines_above)
             return _result(sorted(visible_names), word_match[0], "instance", suppress=False)
         return _result((), "", "", suppress=False)
 
-    def _words(self, name: str, in_cell: bool, text: str) -> Iterator[str]:
+    def _words(self, name: str, is_cell_magic: bool, text: str) -> Iterator[str]:
         """Yield the candidates for the last word of a magic's line."""
-        find = self._shell.find_cell_magic if in_cell else self._shell.find_line_magic
+        find = self._shell.find_cell_magic if is_cell_magic else self._shell.find_line_magic
         actions = getattr(find(name), "parser", argparse.ArgumentParser())._actions
         flags = {name for action in actions if action.nargs == 0 for name in action.option_strings}
         *words, last = text.split(" ")
@@ -96,7 +97,8 @@ class MagicCompleter:
         elif not words:
             for action in actions:
                 yield from () if action.option_strings else action.choices or ()
-        if not last.startswith("-") and (words[:1] or [""])[0] in _VERBS_WITH_RUN.get(name, ()):
+        verb = words[0] if words else ""
+        if not last.startswith("-") and verb in _VERBS_WITH_RUN.get(name, ()):
             yield from _runs()
 
 
@@ -136,6 +138,7 @@ def ssh_hosts(words: list[str]) -> Iterator[str]:
 
 
 def _runs() -> list[str]:
+    """Return the names of the newest stored runs; empty if they cannot be read."""
     from workbench.timings.run import list_runs
 
     try:
@@ -156,6 +159,7 @@ def _attributes(path: str, word: str) -> list[str]:
 def _result(
     candidates: Iterable[str], word: str, kind: str, *, suppress: bool
 ) -> SimpleMatcherResult:
+    """Return the candidates that start with the word; `suppress` hides IPython's own."""
     completions = [
         SimpleCompletion(text=candidate, type=kind)
         for candidate in candidates
@@ -170,7 +174,7 @@ def _result(
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the completer to a shell, in place of an earlier one."""
+    """Add a completer to a shell, in place of an earlier completer."""
     matchers = shell.Completer.custom_matchers
     for earlier in [candidate for candidate in matchers if isinstance(candidate, _Matcher)]:
         matchers.remove(earlier)

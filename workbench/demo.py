@@ -17,7 +17,7 @@ from workbench.errors import CellError, UsageError
 from workbench.timings.session_file import SUFFIX
 
 # In a clone, this is a link to the notebook next to the other examples. The folder contains nothing
-# else, because it is the working directory of the kernel and the ranks, which can import from it.
+# else, because the kernel and the ranks, which run in the folder, can import what it contains.
 NOTEBOOK = (Path(__file__).parent / "notebooks" / "01-quickstart.ipynb").resolve()
 _log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def open_replay(run: str, speed: float, notebook: Path | None = None) -> int:
 
     checked_speed(speed)
     path = str(open_run(run).path)
-    if Path(run).suffix == SUFFIX:  # it was unpacked for this process only
+    if Path(run).suffix == SUFFIX:  # the session file was unpacked for this process only
         path = str(Path(run).expanduser().absolute())
     cells = [
         nbformat.v4.new_markdown_cell(
@@ -184,4 +184,5 @@ def open_replay(run: str, speed: float, notebook: Path | None = None) -> int:
                 try:
                     return server.wait()
                 except KeyboardInterrupt:
-                    continue  # the terminal sends it to the server too, which asks what to do
+                    # Ctrl-C in a terminal also interrupts the server, which then asks the user.
+                    continue

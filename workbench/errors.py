@@ -51,7 +51,7 @@ EVIDENCE = "Evidence: "
 def printable(text: str, keep: str = "") -> str:
     r"""Escape non-printable characters, as `repr` does.
 
-    Use it for text from other people's files and from remote VMs, and for messages that
+    Use this function for text from other people's files and from remote VMs, and for messages that
     quote them. Control characters (C0, DEL, C1), bidirectional controls and lone surrogates
     are escaped.
 
@@ -191,7 +191,7 @@ class CellError(WorkbenchError):
     Attributes
     ----------
     output : str
-        The merged output of its ranks.
+        The merged output of the cell's ranks.
     evidence : Path or None
         The evidence bundle, a zip file next to the run; None if it was not written.
     """
@@ -334,6 +334,8 @@ class VmsUnavailable(WorkbenchError):
 
 def reason(error: BaseException) -> str:
     """Return the message of an exception, or its class name if it has no message.
+
+    The reason of a `KeyboardInterrupt` without a message is ``"interrupted"``.
 
     Examples
     --------

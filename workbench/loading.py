@@ -10,7 +10,7 @@ _T = TypeVar("_T", bound=Iterable[Any])
 
 
 def data(iterable: _T) -> _T:
-    """Return an iterable of the same batches that records its time as data loading.
+    """Return an iterable of the same batches; the time spent in it is recorded as data loading.
 
     A DataLoader and its subclasses, and the loaders of torchdata, Hugging Face datasets,
     accelerate, WebDataset, FFCV and DALI, are recorded without this function. Use it for a

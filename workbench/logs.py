@@ -1,8 +1,8 @@
 """The log of this package: what each of its processes decided and tried.
 
 Each module logs with a logger of its own name. The newest lines of a process are kept in memory
-and, in a rank, in a file; `Cluster.logs`, ``%cluster log`` and evidence bundles show those of all
-processes. Nothing is printed, except warnings. ``GRADIENT_WORKBENCH_LOG=debug`` adds details.
+and, in a rank, in a file; `Cluster.logs`, ``%cluster log`` and evidence bundles show the lines of
+all processes. Nothing is printed, except warnings. ``GRADIENT_WORKBENCH_LOG=debug`` adds details.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class _Handler(logging.Handler):
     """Keeps the newest records of this process, and writes them to a file if it has one.
 
     It has no lock, since a signal handler of the user may raise an exception anywhere in a rank's
-    main thread, which would leave the lock locked. Its two steps are atomic without one.
+    main thread, which would leave the lock locked. Appending a line and writing it are atomic
+    without a lock.
     """
 
     def __init__(self) -> None:
@@ -95,14 +96,14 @@ def set_up() -> None:
 
 
 def write_to(path: Path) -> None:
-    """Write the further records of this process to a file, in addition; for a forked rank.
+    """Also write the further records of this process to a file; a forked rank calls this.
 
     Raises
     ------
     OSError
         The file cannot be created.
     """
-    _handler.lines.clear()  # those of the process that has forked this one
+    _handler.lines.clear()  # the lines of the parent process, which the fork has copied
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     _handler.file = os.open(path, flags, 0o600)
 

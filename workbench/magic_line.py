@@ -44,10 +44,15 @@ def parse_line(magic: Any, line: str) -> Any:
         command = f"%{magic.__name__} {line}".rstrip()
         raise UsageError(f"{command}: {problem}. See %{magic.__name__}?") from None
     for name, value in vars(args).items():  # IPython splits at quotes but keeps them
-        setattr(args, name, [*map(_bare, value)] if isinstance(value, list) else _bare(value))
+        setattr(
+            args,
+            name,
+            [*map(_without_quotes, value)] if isinstance(value, list) else _without_quotes(value),
+        )
     return args
 
 
-def _bare(value: Any) -> Any:
+def _without_quotes(value: Any) -> Any:
+    """Return a value without its surrounding quotes, if it has any."""
     quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] in "'\""
     return value[1:-1] if quoted else value

@@ -34,9 +34,9 @@ _SHOWN_LOG_LINES = 200
 def _start_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
     """Declare the options of a start as options of a magic."""
     for option in reversed(START_OPTIONS):
-        kind = int if option.is_number else str
+        argument_type = int if option.is_number else str
         declare = argument(
-            option.flag, type=kind, default=None, metavar=option.metavar, help=option.help
+            option.flag, type=argument_type, default=None, metavar=option.metavar, help=option.help
         )
         magic = declare(magic)
     return magic
@@ -248,9 +248,9 @@ class WorkbenchMagics(Magics):
             return recording.switch_or_measure(registry.required(), args, cell)
         if args.view == "profile":
             return profiles.request_profile(registry.required(), line, args.names)
-        if args.view in runs.VERBS:
+        if args.view in runs.SUBCOMMANDS:
             return runs.runs_view(args.view, args.names, args.speed)
-        if args.view in timings_figures.VERBS:
+        if args.view in timings_figures.SUBCOMMANDS:
             return timings_figures.timings_figure(registry.current(), args.view, args.names)
         if args.names:
             raise UsageError(f"%timings {line}: {args.view} accepts no argument. Remove it.")
@@ -350,8 +350,8 @@ def _interrupt(cluster: Cluster) -> None:
 def _show_logs(cluster: Cluster) -> None:
     """Print the newest log records of each process."""
     for process, text in cluster.logs().items():
-        shown = text if isinstance(text, str) else f"unknown: {text.reason}"
-        lines = shown.splitlines()[-_SHOWN_LOG_LINES:] or ["(no records)"]
+        log_text = text if isinstance(text, str) else f"unknown: {text.reason}"
+        lines = log_text.splitlines()[-_SHOWN_LOG_LINES:] or ["(no records)"]
         sys.stdout.write(f"== {process}\n" + "".join(f"{line}\n" for line in lines))
 
 

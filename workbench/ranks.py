@@ -30,9 +30,9 @@ class RankInfo:
     pid
         Process id on that VM.
     gpu
-        Device on which it trains: a GPU's number on its VM, or ``"CPU"``.
+        Device on which the rank trains: a GPU's number on its VM, or ``"CPU"``.
     numa
-        NUMA node to which it is bound, or ``"any"``.
+        NUMA node to which the rank is bound, or ``"any"``.
     nic
         Network interface that its collectives use.
     state
@@ -40,7 +40,7 @@ class RankInfo:
     threads
         Number of PyTorch threads.
     transport
-        Transport of its collectives, as the libraries report it; empty before they have.
+        Transport of its collectives, as the libraries report it; empty before they report it.
     """
 
     rank: int
@@ -170,7 +170,7 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _numbers(ranks: object) -> Iterator[tuple[int, int]]:
-    """Yield each rank of an iterable, or a single rank, as a range of one."""
+    """Yield each rank of an iterable, or a single rank, as a range of one rank."""
     try:
         values = iter(cast("Iterable[object]", ranks))
     except TypeError:  # `ranks` is a number, or an array without dimensions.
@@ -192,13 +192,13 @@ def ranks_text(ranks: Iterable[int]) -> str:
     >>> ranks_text([0, 1, 2, 5])
     '0-2,5'
     """
-    runs: list[list[int]] = []
+    ranges: list[list[int]] = []
     for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
         else:
-            runs.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            ranges.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def phrase(ranks: Iterable[int], singular: str = "", plural: str = "") -> str:

@@ -162,6 +162,7 @@ def secret_values(environment: Mapping[str, str]) -> set[str]:
 
 
 def _is_secret(name: str) -> bool:
+    """Return whether the value of a variable, field or option of this name is a secret."""
     return _KEYWORD.search(name) is not None and _NAME_REST.fullmatch(name) is not None
 
 

@@ -282,6 +282,7 @@ def _replace(path: Path, text: str, mode: int, permissions: int | None = None) -
 
 
 def _int(text: str) -> int:
+    """Parse an integer; raise `ValueError` if it has too many digits."""
     if len(text.lstrip("-")) > _MAX_DIGITS:
         raise ValueError(f"it has an integer of {len(text.lstrip('-'))} digits")
     return int(text)
@@ -295,6 +296,7 @@ def _finite(text: str) -> float:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a JSON object; raise `ValueError` if a field is repeated."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -304,6 +306,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _file_type(mode: int) -> str:
+    """Return the type of a file that is neither regular nor a folder, in words."""
     types = (
         (stat.S_ISFIFO, "a pipe"),
         (stat.S_ISSOCK, "a socket"),

@@ -337,7 +337,7 @@ def test_a_summary_of_an_earlier_run_adds_nothing_to_the_totals_of_the_new_one(c
     cluster.timings = Timings()
     source.status()
     assert isinstance(source._progress(earlier, earlier.rows(0)), Unknown)
-    assert source._counted == 0
+    assert source._rows_totalled == 0
     earlier.close()
 
 

@@ -4,10 +4,10 @@
         machines.run("vm1", ["hostname"])
         subprocess.run(["ssh", "-F", machines.ssh_config, "vm2", "hostname"])
 
-Each VM has its own network namespace, host name, ``/etc/hosts`` and sshd, so programs in it see a
-separate host. It shares files, users, cores and memory with this machine. So nothing boots, and
-three VMs start in less than a second. Requirements are Linux, root, iproute2 and OpenSSH;
-`why_not` returns the missing requirement.
+Each VM has its own network namespace, host name, ``/etc/hosts`` and sshd, so programs in the VM
+see a separate host. The VM shares files, users, cores and memory with this machine. So nothing
+boots, and three VMs start in less than a second. Requirements are Linux, root, iproute2 and
+OpenSSH; `why_not` returns the missing requirement.
 
 - `machines`: creating VMs
 - `network`: the bridge, the links and their rates, and the files in a VM's ``/etc``; `sshd`:

@@ -21,8 +21,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("n", type=int, help="number of VMs")
     parser.add_argument("--gbps", type=float, help="rate of each link in Gbit/s")
     options = parser.parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, signal.default_int_handler)
     try:
         _show(options.n, options.gbps)
     except (UsageError, VmsUnavailable) as error:

@@ -30,7 +30,7 @@ tc qdisc add dev veth0 root tbf rate 1gbit burst 128kb latency 1ms
 def why_not() -> str | None:
     """Return the reason why VMs cannot be created; None if they can.
 
-    The check creates the same devices in temporary namespaces, which takes about 30 ms.
+    The check creates the devices of a VM in temporary namespaces, which takes about 30 ms.
     """
     if os.geteuid() != 0:
         return "creating VMs needs root, for their network namespaces"
@@ -76,8 +76,8 @@ def call(*command: str, script: str | None = None) -> str:
 
 def batch(*lines: str, namespace: str | None = None) -> None:
     """Run several `ip` commands in one process, which stops at the first failure."""
-    inside = ("-n", namespace) if namespace else ()
-    call("ip", *inside, "-batch", "-", script="\n".join(lines) + "\n")
+    namespace_arguments = ("-n", namespace) if namespace else ()
+    call("ip", *namespace_arguments, "-batch", "-", script="\n".join(lines) + "\n")
 
 
 def command_in_vm(namespace: str, host_name: str, command: list[str]) -> list[str]:
@@ -85,9 +85,9 @@ def command_in_vm(namespace: str, host_name: str, command: list[str]) -> list[st
 
     Every step is an `exec`, so that a signal to the process reaches the command.
     """
-    rename = 'hostname "$0" && exec "$@"'
+    set_host_name = 'hostname "$0" && exec "$@"'
     return [
         *("ip", "netns", "exec", namespace),
-        *("unshare", "--uts", "sh", "-c", rename, host_name),
+        *("unshare", "--uts", "sh", "-c", set_host_name, host_name),
         *command,
     ]

@@ -32,10 +32,17 @@ _log = logging.getLogger(__name__)
 _ROOT = Path("/run/workbench-vms")
 _NAMESPACES = Path("/run/netns")
 _NAME = re.compile(r"wb[0-9a-f]{8}")
-"""Always ten characters: no name is a prefix of another, and an interface has five more."""
+"""A lease's name has always ten characters, so that no name is a prefix of another.
+
+Linux limits the name of a network interface to 15 characters; so five are left for the rest.
+"""
 _KILL_S = 5.0
 _LOCK_S = 60.0
 _POLL_S = 0.01
+_STATE_FIELD = 0
+"""Position of the state in ``/proc/PID/stat``, after the program's name; see proc(5)."""
+_START_FIELD = 19
+"""Position of the start in clock ticks, counted in the same way."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,11 @@ class Lease:
     Attributes
     ----------
     name
-        Prefix of the names of everything that it creates.
+        Prefix of the names of everything that the call creates.
     subnet
-        The first three numbers of its network, such as ``"10.64.7"``.
+        The first three numbers of the VMs' network, such as ``"10.64.7"``.
     pid, started, boot
-        Its process: the id, the start in clock ticks since boot, and the id of that boot.
+        The process of the call: the id, the start in clock ticks since boot, and the boot's id.
     """
 
     name: str
@@ -60,11 +67,11 @@ class Lease:
 
     @property
     def folder(self) -> Path:
-        """Folder of its keys, configurations and logs; readable by root only."""
+        """Folder of the VMs' keys, configurations and logs; readable by root only."""
         return _ROOT / self.name
 
     def is_alive(self) -> bool:
-        """Return whether its process is running."""
+        """Return whether the process of the lease is running."""
         return self.boot == _boot() and self.started == _started(self.pid)
 
 
@@ -75,17 +82,19 @@ def acquire() -> Lease:
         leases = _leases()
         pid = os.getpid()
         names = (f"wb{pid & 0xFFFFFF:06x}{serial:02x}" for serial in range(256))
-        free = next((name for name in names if name not in leases and not _devices(name)), None)
-        if free is None:
+        free_name = next(
+            (name for name in names if name not in leases and not _devices(name)), None
+        )
+        if free_name is None:
             raise VmsUnavailable("this process has 256 groups of VMs. Close one of them first.")
         lease = Lease(
-            name=free,
+            name=free_name,
             subnet=free_subnet(other.subnet for other in leases.values()),
             pid=pid,
             started=_started(pid) or 0,
             boot=_boot(),
         )
-        _lease_file(free).write_text(json.dumps(asdict(lease)), encoding="utf-8")
+        _lease_file(free_name).write_text(json.dumps(asdict(lease)), encoding="utf-8")
         lease.folder.mkdir(mode=0o700)
         _log.info("acquired the lease %s for VMs in %s.0/24", lease.name, lease.subnet)
         return lease
@@ -126,12 +135,13 @@ def remove(name: str) -> None:
 
 
 def _remove_stale() -> tuple[str, ...]:
-    active = {name for name, lease in _leases().items() if lease.is_alive()}
-    stale = sorted(_names() - active)
-    for name in stale:
+    """Remove the VMs of processes that have ended, and return the names of their leases."""
+    active_names = {name for name, lease in _leases().items() if lease.is_alive()}
+    stale_names = sorted(_names() - active_names)
+    for name in stale_names:
         _log.info("removing the stale VMs of the lease %s", name)
         remove(name)
-    return tuple(stale)
+    return tuple(stale_names)
 
 
 def _names() -> set[str]:
@@ -169,6 +179,7 @@ def _pids(namespace: str) -> list[int]:
 
 
 def _devices(name: str) -> list[str]:
+    """Return the network devices of a lease that are outside the VMs."""
     return [device for _, device in socket.if_nameindex() if device.startswith(name)]
 
 
@@ -194,6 +205,7 @@ def _lease_file(name: str) -> Path:
 
 
 def _boot() -> str:
+    """Return the id of the machine's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -205,4 +217,5 @@ def _started(pid: int) -> int | None:
         return None
     # The second field is the program's name in parentheses, which may contain any character.
     fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    has_ended = fields[_STATE_FIELD] in "ZX"  # a zombie, or dead
+    return None if has_ended else int(fields[_START_FIELD])

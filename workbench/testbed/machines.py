@@ -32,7 +32,7 @@ def vms(
 ) -> Iterator[Machines]:
     """Create VMs, and remove them at the end of the ``with`` block.
 
-    Their processes are terminated as well. Stale VMs are removed first.
+    The processes in the VMs are terminated as well. Stale VMs are removed first.
 
     Parameters
     ----------
@@ -52,19 +52,22 @@ def vms(
     UsageError
         The arguments contradict each other.
     VmsUnavailable
-        VMs cannot be created here; those already created were removed.
+        VMs cannot be created here; VMs that were already created were removed.
     """
-    rates = _for_each(n, gbps)
-    names = ["eth0"] * n if interfaces is None else list(interfaces)
-    if len(names) != n:
-        raise UsageError(f"interfaces={names}: {len(names)} names for {n} VMs. Give one per VM.")
+    rates = _rates_of_vms(n, gbps)
+    interface_names = ["eth0"] * n if interfaces is None else list(interfaces)
+    if len(interface_names) != n:
+        raise UsageError(
+            f"interfaces={interface_names}: {len(interface_names)} names for {n} VMs. "
+            "Give one per VM."
+        )
     if (reason := why_not()) is not None:
         raise VmsUnavailable(f"cannot create VMs: {reason}")
     lease = acquire()
     sshds: list[subprocess.Popen[bytes]] = []
     try:
         try:
-            machines = Machines(lease, names)
+            machines = Machines(lease, interface_names)
             machines._create(rates, own_name_on_loopback, sshds)
         except OSError as error:
             raise VmsUnavailable(f"cannot create VMs: {error}") from error
@@ -86,7 +89,7 @@ class Machines:
     ssh_config : Path
         Configuration for ``ssh -F`` to reach them by name, from here and from each other.
     kernel_address : str
-        Address of the kernel, outside the VMs, in their network.
+        Address, in the VMs' network, of the notebook kernel, which runs outside them.
     """
 
     def __init__(self, lease: Lease, interfaces: Sequence[str]) -> None:
@@ -215,7 +218,8 @@ class Machines:
             raise UsageError(f"{name!r}: no such VM. Use one of {names}.") from None
 
 
-def _for_each(n: int, gbps: Rates) -> list[float | None]:
+def _rates_of_vms(n: int, gbps: Rates) -> list[float | None]:
+    """Return the rate of each VM's link in Gbit/s; None means no limit."""
     if not 1 <= n <= _MAX_VMS:
         raise UsageError(f"n={n}: not a possible number of VMs. Use 1 to {_MAX_VMS}.")
     rates = list(gbps) if isinstance(gbps, Sequence) else [gbps] * n

@@ -17,7 +17,7 @@ from workbench.errors import VmsUnavailable
 from workbench.testbed.commands import batch, call
 
 KERNEL_HOST = 254
-"""Last number of this machine's address; those of the VMs start at 1."""
+"""Last number of this machine's address; the last numbers of the VMs' addresses start at 1."""
 
 # The token bucket holds as much as a link sends in this time, so a timer may be late by this time.
 # With a smaller bucket, TCP on a busy machine does not reach the link's rate.
@@ -56,9 +56,9 @@ class Vm:
     address
         IPv4 address.
     interface
-        Its end of the link.
+        Network interface in the VM: the VM's end of the link.
     bridge_port
-        The bridge's end of the link.
+        Network interface outside the VM: the bridge's end of the link.
     namespace
         Network namespace.
     """
@@ -167,16 +167,16 @@ def check_connections(vm: Vm, *addresses: str) -> None:
 
 
 def write_etc(vm: Vm, all_vms: Sequence[Vm], own_name_on_loopback: bool) -> None:
-    """Write the files that differ from this machine's."""
+    """Write the files of a VM's ``/etc`` that differ from this machine's."""
     folder = NETNS / vm.namespace
     folder.mkdir(parents=True)
     hosts = hosts_text(vm, all_vms, own_name_on_loopback)
     (folder / "hosts").write_text(hosts, encoding="utf-8")
-    unlocked = _unlocked_root()
-    if unlocked is not None:
+    shadow_text = _unlocked_root()
+    if shadow_text is not None:
         shadow = folder / "shadow"
         shadow.touch(mode=0o600)
-        shadow.write_text(unlocked, encoding="utf-8")
+        shadow.write_text(shadow_text, encoding="utf-8")
 
 
 def hosts_text(vm: Vm, all_vms: Sequence[Vm], own_name_on_loopback: bool) -> str:
@@ -213,6 +213,9 @@ def _unlocked_root() -> str | None:
     except OSError:
         return None
     root = next((line.split(":") for line in lines if line.startswith("root:")), None)
-    if root is None or not root[1].startswith("!"):
+    if root is None:
         return None
-    return ":".join(["root", "*", *root[2:]]) + "\n"
+    name, password, *other_fields = root
+    if not password.startswith("!"):
+        return None
+    return ":".join([name, "*", *other_fields]) + "\n"

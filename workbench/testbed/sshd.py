@@ -62,7 +62,8 @@ def start(folder: Path, vm: Vm) -> subprocess.Popen[bytes]:
 def wait_until_ready(folder: Path, vm: Vm, process: subprocess.Popen[bytes]) -> None:
     """Wait until a VM's sshd listens.
 
-    This reads its log, because newer versions penalize clients that connect and disconnect.
+    The log is read, because newer versions of sshd penalize clients that only connect and
+    disconnect.
     """
     log = log_of(folder, vm)
     deadline = time.monotonic() + _START_S

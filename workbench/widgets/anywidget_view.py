@@ -14,13 +14,13 @@ from workbench.errors import WorkbenchError
 STATIC = Path(__file__).parent / "static"
 
 
-def make_widget(snapshot: Callable[[], dict[str, Any]]) -> anywidget.AnyWidget:
+def make_widget(read_view_state: Callable[[], dict[str, Any]]) -> anywidget.AnyWidget:
     """Create the widget of a live view.
 
     Parameters
     ----------
-    snapshot
-        Returns the state of the view; called from any thread.
+    read_view_state
+        Returns everything that the view draws (`messages.make_snapshot`); called from any thread.
 
     Raises
     ------
@@ -35,29 +35,29 @@ def make_widget(snapshot: Callable[[], dict[str, Any]]) -> anywidget.AnyWidget:
             "checkout whose front end was not built. Run `make lab` there, or install the wheel."
         )
 
-    class TimingsWidget(_SnapshotWidget):
+    class TimingsWidget(_ViewStateWidget):
         _esm = script.read_text(encoding="utf-8")
         _css = style.read_text(encoding="utf-8")
 
-    return TimingsWidget(snapshot)
+    return TimingsWidget(read_view_state)
 
 
-class _SnapshotWidget(anywidget.AnyWidget):
-    """A widget that computes the `snapshot` trait whenever a front end requests the widget's state.
+class _ViewStateWidget(anywidget.AnyWidget):
+    """A widget that reads the view state for its trait `snapshot` when a front end requests it.
 
-    A reloaded page requests the state once and receives messages afterwards. If each message
-    set the trait, everything would be sent twice.
+    A reloaded page requests the widget's traits once, and receives messages afterwards. If each
+    message also set the trait, everything would be sent twice.
     """
 
     snapshot = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, take_snapshot: Callable[[], dict[str, Any]]) -> None:
-        self._take_snapshot = take_snapshot
+    def __init__(self, read_view_state: Callable[[], dict[str, Any]]) -> None:
+        self._read_view_state = read_view_state
         super().__init__()
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
-        """Return the state of the traits `key`, by default all, with a current snapshot."""
+        """Return the values of the traits `key`, by default all, with the current view state."""
         state: dict[str, Any] = super().get_state(key, drop_defaults)
         if "snapshot" in state:
-            state["snapshot"] = self._take_snapshot()
+            state["snapshot"] = self._read_view_state()
         return state

@@ -26,7 +26,9 @@ _CONNECTION_FILE = re.compile(r"kernel-([\w-]+)\.json$")
 
 
 class ClusterEntry:
-    """The entry of one kernel, removed when the cluster stops or the kernel ends.
+    """The entry of one kernel's cluster in the server's list of clusters.
+
+    The entry is removed when the cluster stops or the kernel ends.
 
     Parameters
     ----------

@@ -46,14 +46,13 @@ _log = logging.getLogger(__name__)
 _OVERLAP_ITERATIONS = 8
 """The records of one rank may arrive this many iterations after those of another."""
 _MAX_NEW_ROWS = 1 << 15
+"""Limit of the rows that `ClusterSource.since` returns, and of the rows that are read at a time."""
 _MAX_STRAGGLER_ITERATIONS = 1000
 """Limit of the iterations that are searched for stragglers, so that the search stays fast."""
 _MAX_FIGURE_ROWS = 1 << 17
+"""Limit of the rows that figures are computed from. With more, the view would be late."""
 _MIN_ITERATIONS = 10
-"""With many ranks, figures are about fewer iterations, but at least this many.
-
-Without this limit, the view would be late.
-"""
+"""Figures cover at least this many iterations, even if they have more than `_MAX_FIGURE_ROWS`."""
 _ONCE = "one iteration"
 """`how_often` of a straggler that the view omits, because it shows only lasting ones."""
 _LAG_STEPS_S = (1, 2, 5, 10, 20, 60, 120, 300)
@@ -65,6 +64,7 @@ _NO_COLLECTIVE = Unknown("no single collective is stored for these iterations")
 
 
 def _message(timings: Timings, state: State) -> str:
+    """Return one line for the user: what the view waits for, or how the run ended."""
     if state == "waiting":
         if timings.closed:
             return "The cluster was stopped before a training cell ran."
@@ -94,10 +94,10 @@ class ClusterSource:
         self._cluster = cluster
         self._timings: Timings | None = None
         self._run = 0
-        self._first_start: dict[int, int] = {}
+        self._first_start_ns: dict[int, int] = {}
         self._lasting_stragglers: list[StragglerEntry] = []
-        self._so_far = RunningTotals()
-        self._counted = 0
+        self._running_totals = RunningTotals()
+        self._rows_totalled = 0
         self._run_lock = threading.Lock()
         """Held while the state of a run changes, because several threads read the timings."""
         self._nominal = NominalRate(cluster)
@@ -109,10 +109,10 @@ class ClusterSource:
         timings = self._current()
         state = self._state(timings)
         places = tuple(RankPlace(info.rank, info.vm) for info in self._cluster.ranks)
-        message = self._at_prompt() or _message(timings, state)
+        message = self._wait_message() or _message(timings, state)
         verdict = timings.verdict if state == "ended" else None
         if verdict is not None and verdict.cell != timings.newest_cell:
-            verdict = None  # it belongs to an earlier cell
+            verdict = None  # the verdict belongs to an earlier cell
         profile = profile_text(self._cluster)
         return Status(
             self._run,
@@ -135,7 +135,7 @@ class ClusterSource:
         self._notify()
         return ""
 
-    def _at_prompt(self) -> str:
+    def _wait_message(self) -> str:
         """Return what the running cell waits for, such as a rank at a breakpoint; usually empty."""
         running = self._cluster.state == "running"
         return f"{self._cluster.message}." if running and self._cluster.message else ""
@@ -152,7 +152,7 @@ class ClusterSource:
             return Unknown(f"{type(error).__name__}: {error}")
 
     def earlier_runs(self) -> tuple[str, ...]:
-        """Return the names of stored runs, the newest first, without the current one."""
+        """Return the names of stored runs, the newest first, without the current run."""
         return earlier_runs.earlier_runs(self._current().path)
 
     def earlier_run(self, name: str) -> EarlierRun | Unknown:
@@ -177,15 +177,22 @@ class ClusterSource:
         with self._run_lock:
             if timings is not self._timings:  # another thread has seen the start of a new run
                 return NO_ITERATION
-            while self._counted < len(timings):
-                end = self._counted + _MAX_NEW_ROWS
-                first, rows = timings.read(self._counted, end, aligned=False)
-                self._counted = first + len(rows)
-                self._so_far.add(rows)
-            return str(self._so_far.progress(typical(newest))) if self._counted else NO_ITERATION
+            while self._rows_totalled < len(timings):
+                end = self._rows_totalled + _MAX_NEW_ROWS
+                first, rows = timings.read(self._rows_totalled, end, aligned=False)
+                self._rows_totalled = first + len(rows)
+                self._running_totals.add(rows)
+            return (
+                str(self._running_totals.progress(typical(newest)))
+                if self._rows_totalled
+                else NO_ITERATION
+            )
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
-        """Return the cost of the iterations `first` to `last`; None means the newest."""
+        """Return the cost of the iterations `first` to `last`, by default the newest `LATEST`.
+
+        With many ranks, the default range has fewer iterations.
+        """
         timings = self._current()
         newest = timings.rows(len(timings) - self._cluster.n)["iteration"]
         end = int(newest.max(initial=-1)) if last is None else last
@@ -205,7 +212,7 @@ class ClusterSource:
         )
 
     def _iteration_limit(self, max_iterations: int) -> int:
-        """Return how many iterations figures are about: `max_iterations`, fewer with many ranks."""
+        """Return how many iterations figures cover: `max_iterations`, fewer with many ranks."""
         return max(
             _MIN_ITERATIONS, min(max_iterations, _MAX_FIGURE_ROWS // max(1, self._cluster.n))
         )
@@ -251,10 +258,10 @@ class ClusterSource:
             timings = self._cluster.timings
             if timings is not self._timings:  # otherwise, another thread has changed the run
                 self._run = next(self._runs)
-                self._first_start = {}
+                self._first_start_ns = {}
                 self._lasting_stragglers = []
-                self._so_far = RunningTotals()
-                self._counted = 0
+                self._running_totals = RunningTotals()
+                self._rows_totalled = 0
                 self._nominal = NominalRate(self._cluster)
                 self._unsubscribe()
                 self._unsubscribe = timings.subscribe(self._notify)
@@ -281,7 +288,7 @@ class ClusterSource:
         lasting = [_straggler(row) for row in stragglers.find(rows) if row["how_often"] != _ONCE]
         if not selected:
             with self._run_lock:
-                if timings is self._timings:  # otherwise, the stored ones belong to the new run
+                if timings is self._timings:  # otherwise, the stored stragglers are the new run's
                     lasting = [self._extended(straggler) for straggler in lasting]
                     self._lasting_stragglers = lasting
         return tuple(
@@ -289,7 +296,7 @@ class ClusterSource:
         )
 
     def _extended(self, straggler: StragglerEntry) -> StragglerEntry:
-        """Return a straggler with an earlier first iteration if it was already late before."""
+        """Return a straggler with the first iteration in which an earlier call found it, if any."""
         first = straggler.first_iteration
         earlier_firsts = [
             earlier.first_iteration
@@ -304,46 +311,56 @@ class ClusterSource:
             return "waiting"
         return "running" if timings.running else "ended"
 
-    def _first_starts(self, timings: Timings) -> dict[int, int]:
-        """Return the start of each rank in ns; empty if another thread has begun a new run."""
+    def _first_starts_by_rank(self, timings: Timings) -> dict[int, int]:
+        """Return the start in ns of each rank's first iteration, by rank.
+
+        The dict is empty if another thread has begun a new run.
+        """
         with self._run_lock:
-            return self._first_start if timings is self._timings else {}
+            return self._first_start_ns if timings is self._timings else {}
 
     def _data(self, timings: Timings, rows: Rows) -> NDArray[np.float32]:
+        """Return the values of `COLUMNS` for rows, ordered by iteration, then rank."""
         rows = rows[np.lexsort((rows["rank"], rows["iteration"]))]
         ranks, first = np.unique(rows["rank"], return_index=True)
-        first_start = self._first_starts(timings)
-        oldest = zip(ranks.tolist(), rows["start_ns"][first].tolist(), strict=True)
-        starts = np.array([first_start.setdefault(rank, start) for rank, start in oldest], np.int64)
+        first_start_ns = self._first_starts_by_rank(timings)
+        rank_starts = zip(ranks.tolist(), rows["start_ns"][first].tolist(), strict=True)
+        first_starts_ns = np.array(
+            [first_start_ns.setdefault(rank, start) for rank, start in rank_starts], np.int64
+        )
         table = columns(rows)
-        hidden = rows["overlapped_ns"] / 1e3
-        table["overlapped_us"] = np.where(np.isnan(table["exposed_us"]), np.nan, hidden)
+        overlapped_us = rows["overlapped_ns"] / 1e3
+        table["overlapped_us"] = np.where(np.isnan(table["exposed_us"]), np.nan, overlapped_us)
         table["left_out"] = untypical(rows)
         table |= _logged(timings, rows)
-        begins = starts[np.searchsorted(ranks, rows["rank"])]
+        row_first_starts_ns = first_starts_ns[np.searchsorted(ranks, rows["rank"])]
         # The end of each rank is relative to its own start, because the clocks of VMs differ.
-        table["end_s"] = (rows["start_ns"] + rows["iteration_ns"] - begins) / 1e9
+        table["end_s"] = (rows["start_ns"] + rows["iteration_ns"] - row_first_starts_ns) / 1e9
         return np.array([table[name] for name in COLUMNS], dtype=np.float32).reshape(
             len(COLUMNS), len(rows)
         )
 
 
 def _complete(rows: Rows, max_rows: int) -> Rows:
-    """Return the newest iterations, at most `max_rows` rows, from the first complete one on.
+    """Return the newest iterations, at most `max_rows` rows, beginning with a complete iteration.
 
     Rows are in order of arrival, and a rank sends several at a time. So rows of the oldest
     iterations may be missing for some ranks.
     """
-    numbers, start, counts = np.unique(rows["iteration"], return_index=True, return_counts=True)
-    rows_to_end = np.cumsum(counts[::-1])[::-1]
-    complete_numbers = numbers[(counts >= rows["world_size"][start]) & (rows_to_end <= max_rows)]
-    if len(complete_numbers):
-        return np.asarray(rows[rows["iteration"] >= complete_numbers[0]])
+    iterations, first_rows, counts = np.unique(
+        rows["iteration"], return_index=True, return_counts=True
+    )
+    rows_from_iteration = np.cumsum(counts[::-1])[::-1]
+    complete_iterations = iterations[
+        (counts >= rows["world_size"][first_rows]) & (rows_from_iteration <= max_rows)
+    ]
+    if len(complete_iterations):
+        return np.asarray(rows[rows["iteration"] >= complete_iterations[0]])
     return np.asarray(rows[rows["iteration"] >= np.sort(rows["iteration"])[-max_rows:][0]])
 
 
 def _logged(timings: Timings, rows: Rows) -> dict[str, NDArray[np.float64]]:
-    """Return the first two values logged with rows; every value that is not finite is infinite."""
+    """Return the first two values logged with rows; a value that is not finite becomes infinity."""
     logged = timings.logged_store.since(int(rows["iteration"].min(initial=1 << 62)))
     values = logged.values
     values["value"][~np.isfinite(values["value"])] = np.inf

@@ -18,7 +18,7 @@ _HEAD = ("rank", "VM", "GPU", "NUMA", "NIC", "PID", "state", "threads", "memory"
 
 
 def register(formatter: DisplayFormatter) -> None:
-    """Register how notebooks show a cluster, without importing its module."""
+    """Register how notebooks show a cluster, without importing the class `Cluster`."""
     show_as_table(formatter, "workbench.cluster.cluster", "Cluster", cluster_table)
 
 
@@ -26,7 +26,7 @@ def cluster_table(cluster: Cluster) -> Table:
     """Return a cluster's current state: a row per rank."""
     memory = cluster.memory_bytes()
     plural = "s" if cluster.n > 1 else ""
-    ranks = f"{cluster.n} rank{plural}, " if cluster.n else ""  # unknown before the start
+    ranks = f"{cluster.n} rank{plural}, " if cluster.n else ""  # the number is 0 before the start
     title = f"{cluster.name}: {ranks}{cluster.state}"
     if cluster.message:
         title += f" ({cluster.message})"
@@ -48,6 +48,7 @@ def _warm_process() -> list[str]:
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:
+    """Return the row of a rank; `memory` is in bytes, None for a rank without a process."""
     size = "\u2013 (no process)" if memory is None else f"{memory / 2**20:,.0f} MiB"
     fields = (info.rank, info.vm, info.gpu, info.numa, info.nic, info.pid, info.state, info.threads)
     return (*(str(value) for value in fields), size, info.transport or "\u2013 (not reported)")

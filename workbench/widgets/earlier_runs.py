@@ -16,7 +16,10 @@ from workbench.timings.summary import summarize
 
 MAX_NAMES = 50
 MAX_POINTS = 4096
-"""Limit of the times that are sent, 40 KB; longer runs have means of successive iterations."""
+"""Limit of the number of times that are sent (40 KB).
+
+The times of a longer run are means over successive iterations.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,14 @@ class EarlierRun:
     name
         The run's name, as shown by ``%timings list``.
     iterations
-        Number of its iterations.
+        Number of iterations of the run.
     each
         Number of successive iterations over which each of `times_us` is averaged.
     times_us
-        The mean duration over the ranks, from iteration 0 on; None if unknown.
+        Mean durations over `each` iterations and the ranks, from iteration 0 on; None if unknown.
     mean_us
-        The mean of all iterations except those that means leave out.
+        The mean duration of an iteration, without the iterations that `timings.figures.untypical`
+        excludes.
     """
 
     name: str
@@ -52,7 +56,7 @@ def earlier_runs(current_path: Path | None) -> tuple[str, ...]:
 def earlier_run(name: str) -> EarlierRun | Unknown:
     """Return the iteration times of a stored run, or why they are unknown."""
     try:
-        rows = Run(find(name)).rows()  # those that can be read
+        rows = Run(find(name)).rows()  # the rows that can be read
     except WorkbenchError as error:
         return Unknown(str(error))
     if not len(rows):
@@ -68,12 +72,12 @@ def earlier_run(name: str) -> EarlierRun | Unknown:
 
 
 def _times(rows: Rows) -> tuple[int, tuple[float | None, ...]]:
-    """Return how many iterations each time covers, and its mean over them and the ranks."""
-    numbers = rows["iteration"]
-    iterations_per_time = -(-(int(numbers.max()) + 1) // MAX_POINTS)
-    counts = np.bincount(numbers // iterations_per_time)
-    sums = np.bincount(numbers // iterations_per_time, weights=rows["iteration_ns"] / 1e3)
-    pairs = zip(sums.tolist(), counts.tolist(), strict=True)
+    """Return how many iterations each time covers, and the times: means in microseconds."""
+    iterations = rows["iteration"]
+    iterations_per_time = -(-(int(iterations.max()) + 1) // MAX_POINTS)
+    counts = np.bincount(iterations // iterations_per_time)
+    sums = np.bincount(iterations // iterations_per_time, weights=rows["iteration_ns"] / 1e3)
+    totals_and_counts = zip(sums.tolist(), counts.tolist(), strict=True)
     return iterations_per_time, tuple(
-        round(total / count, 1) if count else None for total, count in pairs
+        round(total / count, 1) if count else None for total, count in totals_and_counts
     )

@@ -23,8 +23,8 @@ _LINE_POINTS = 60
 _NOTE_CHARACTERS = 95
 _DASH = "\u2013"
 
-# Cividis (Nuñez, Anderton and Renslow, 2018): its lightness grows evenly for every kind of
-# colour vision.
+# Cividis (Nuñez, Anderton and Renslow, 2018): a colour map with a lightness that grows
+# evenly for every kind of colour vision.
 _HEAT = (
     (0, 34, 78),
     (53, 69, 108),
@@ -64,29 +64,33 @@ def landscape_figure(
         (bandwidth.nominal_gb_per_s, bandwidth.measured_gb_per_s) for _, bandwidth in vm_bandwidths
     ]
     is_drawn = [any(not isinstance(rate, Unknown) for rate in pair) for pair in rates]
-    rows = [position for position, has_rate in enumerate(is_drawn) if has_rate]
+    drawn_positions = [position for position, has_rate in enumerate(is_drawn) if has_rate]
     figure = new_figure("Bandwidth of each link and memory, nominal and measured")
     traces: list[tuple[str, Any, str, list[tuple[float, int]]]] = [
-        ("nominal", OVERLAPPED, "diamond", _points(rates, rows, 0)),
-        ("measured", FORWARD, "circle", _points(rates, rows, 1)),
+        ("nominal", OVERLAPPED, "diamond", _points(rates, drawn_positions, 0)),
+        ("measured", FORWARD, "circle", _points(rates, drawn_positions, 1)),
     ]
     lines = list(notes)
     if isinstance(weakest, Hop) and not isinstance(weakest.gb_per_s, Unknown):
         lines.insert(0, f"Weakest hop of the ring: {weakest}.")
         row_labels.append("weakest hop of the ring")
-        traces.append(("weakest hop", EXPOSED, "square", [(weakest.gb_per_s, len(rows))]))
-        rows.append(len(row_labels) - 1)
+        traces.append(
+            ("weakest hop", EXPOSED, "square", [(weakest.gb_per_s, len(drawn_positions))])
+        )
+        drawn_positions.append(len(row_labels) - 1)
     elif isinstance(weakest, Unknown):
         lines.insert(0, f"The weakest hop of the ring is unknown: {weakest.reason}.")
     for name, style, symbol, points in traces:
         if points:
             figure.add_trace(_marks(name, points, style, symbol))
-    figure.apply_style(height=_MIN_PX + _ROW_PX * len(rows), notes=_wrapped(lines))
+    figure.apply_style(height=_MIN_PX + _ROW_PX * len(drawn_positions), notes=_wrapped(lines))
     figure.update_xaxes(title_text="GB/s in one direction", type="log", tickformat="~g", dtick=1)
     figure.update_yaxes(
-        tickvals=list(range(len(rows))), ticktext=[row_labels[position] for position in rows],
-        range=[len(rows) - 0.5, -0.5], zeroline=False,
+        tickvals=list(range(len(drawn_positions))),
+        ticktext=[row_labels[position] for position in drawn_positions],
+        range=[len(drawn_positions) - 0.5, -0.5], zeroline=False,
     )  # fmt: skip
+    # Not strict: `row_labels` may end with the weakest hop, which has no bandwidths.
     figure._values = _landscape_table(
         [*zip(row_labels, [bandwidth for _, bandwidth in vm_bandwidths], strict=False)], lines
     )
@@ -98,9 +102,10 @@ def _wrapped(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _points(
-    rates: list[tuple[float | Unknown, float | Unknown]], rows: list[int], column: int
+    rates: list[tuple[float | Unknown, float | Unknown]], drawn_positions: list[int], column: int
 ) -> list[tuple[float, int]]:
-    row_rates = ((rates[position][column], row) for row, position in enumerate(rows))
+    """Return the known rates of a column (0: nominal, 1: measured), each with its row."""
+    row_rates = ((rates[position][column], row) for row, position in enumerate(drawn_positions))
     return [(rate, row) for rate, row in row_rates if not isinstance(rate, Unknown) and rate > 0]
 
 
@@ -173,9 +178,9 @@ def matrix_html(matrix: BandwidthMatrix) -> str:
     """Return the bandwidths of pairs as two heat tables, with the slow links in words."""
     rates = [gbps for cells in (matrix.alone_gbps, matrix.together_gbps)
              for row in cells for gbps in row if gbps is not None]  # fmt: skip
-    best = max(rates, default=1.0)
+    max_gbps = max(rates, default=1.0)
     tables = (
-        _heat_table(f"{title}, Gbit/s from row to column", matrix.names, cells, best)
+        _heat_table(f"{title}, Gbit/s from row to column", matrix.names, cells, max_gbps)
         for title, cells in (
             ("One pair at a time", matrix.alone_gbps),
             ("Disjoint pairs at once", matrix.together_gbps),
@@ -189,11 +194,11 @@ def matrix_html(matrix: BandwidthMatrix) -> str:
     )
 
 
-def _heat_table(title: str, names: Sequence[str], cells: Any, best: float) -> str:
+def _heat_table(title: str, names: Sequence[str], cells: Any, max_gbps: float) -> str:
     head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in names)
     rows = "".join(
         f'<tr><th scope="row" style="{_CELL}">{escape(name)}</th>'
-        f"{''.join(_heat_cell(gbps, best) for gbps in row)}</tr>"
+        f"{''.join(_heat_cell(gbps, max_gbps) for gbps in row)}</tr>"
         for name, row in zip(names, cells, strict=True)
     )
     return (
@@ -202,11 +207,14 @@ def _heat_table(title: str, names: Sequence[str], cells: Any, best: float) -> st
     )
 
 
-def _heat_cell(gbps: float | None, best: float) -> str:
+def _heat_cell(gbps: float | None, max_gbps: float) -> str:
     if gbps is None:
         return f'<td style="{_CELL};opacity:.6">{_DASH}</td>'
-    share = min(1.0, max(0.0, gbps / best))
-    positions = np.linspace(0, 1, len(_HEAT))
-    channels = [round(float(np.interp(share, positions, [c[k] for c in _HEAT]))) for k in range(3)]
+    share = min(1.0, max(0.0, gbps / max_gbps))
+    shares_of_colors = np.linspace(0, 1, len(_HEAT))
+    channels = [
+        round(float(np.interp(share, shares_of_colors, [color[channel] for color in _HEAT])))
+        for channel in range(3)
+    ]
     text_color = "#ffffff" if share < _LIGHT_TEXT_BELOW else "#111111"
     return f'<td style="{_CELL};background:rgb{tuple(channels)};color:{text_color}">{gbps:.3g}</td>'

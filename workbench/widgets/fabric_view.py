@@ -69,19 +69,19 @@ def fabric_view(args: Any) -> Any:
     fabric = cluster.calibrate(stored=bool(args.stored), **seconds)
     if not fabric.sizes_bytes:  # a single rank has nothing to draw
         return fabric
-    return calibration_figure(fabric, _known_rate(cluster))
+    return calibration_figure(fabric, _known_nominal_gbps(cluster))
 
 
 def scaling_view(source: str, sizes: Sequence[int], args: Any) -> ScalingStudy:
     """Run a cell at several numbers of ranks, with the nominal rate of the cluster's links.
 
-    The option ``--gbps`` replaces that rate.
+    The option ``--gbps`` replaces the nominal rate.
     """
     from workbench.advisor.scaling import scaling_study
     from workbench.cluster import registry
 
     cluster = registry.required()
-    gbps = _known_rate(cluster) if args.gbps is None else args.gbps
+    gbps = _known_nominal_gbps(cluster) if args.gbps is None else args.gbps
     repeats = 1 if args.repeats is None else args.repeats
     _log.info("scaling study at %s ranks, %d runs each", sizes, repeats)
     return scaling_study(
@@ -97,7 +97,8 @@ def comparison_view(path: str, other: str) -> StudyComparison:
     return ScalingStudy.load(path).compare(ScalingStudy.load(other))
 
 
-def _known_rate(cluster: Cluster) -> float | None:
+def _known_nominal_gbps(cluster: Cluster) -> float | None:
+    """Return the nominal rate of the cluster's links in Gbit/s; None if it is unknown."""
     from workbench.widgets.nominal import nominal_gbps
 
     rate = nominal_gbps(cluster)
@@ -119,12 +120,13 @@ def links_figure(cluster: Cluster | None, snapshot: Snapshot | None = None) -> A
     ranks = cluster.ranks
     fabric = cluster.fabric or cluster.stored_calibration()
     vms_by_bandwidths: dict[tuple[Bandwidth, ...], list[str]] = {}
-    for vm, snapshot in snapshots.items():
+    for vm, vm_snapshot in snapshots.items():
         measured = dict(fabric.devices.get(vm, {})) if fabric else {}
         if fabric and fabric.reliable and len(snapshots) > 1:
+            # The interface or, after a comma, the RDMA port: "ens192, mlx5_0".
             nics = {info.nic.rpartition(", ")[2] for info in ranks if info.vm == vm}
             measured |= dict.fromkeys(nics, fabric.busbw_gbps / 8)
-        vms_by_bandwidths.setdefault(landscape(snapshot, measured), []).append(vm)
+        vms_by_bandwidths.setdefault(landscape(vm_snapshot, measured), []).append(vm)
     weakest = weakest_hop(ranks, snapshots) if len(ranks) > 1 else None
     rows = {", ".join(vms): bandwidths for bandwidths, vms in vms_by_bandwidths.items()}
     return landscape_figure(rows, weakest, _notes(cluster, fabric))

@@ -70,6 +70,7 @@ def points(trace: Any) -> Iterator[tuple[float, float, float]]:
 
 def _box_rows(figure: Any) -> Iterator[tuple[str, ...]]:
     for trace in figure.data:
+        # A trace names its axis "x" or "x2"; the layout calls the same axis "xaxis" or "xaxis2".
         title = plain(figure.layout["xaxis" + (trace.xaxis or "x")[1:]].title.text or "")
         fences = (trace.lowerfence, trace.q1, trace.median, trace.q3, trace.upperfence)
         for row, *quantiles in zip(values(trace.y), *map(floats, fences), strict=True):
@@ -81,7 +82,7 @@ def _bar_rows(figure: Any) -> Iterator[tuple[str, ...]]:
     rows = row_names(figure)
     for trace in figure.data:
         if (trace.opacity or 1.0) < 1:
-            continue  # it marks the uncertain end of another bar
+            continue  # this trace marks the uncertain end of another bar
         texts = values(trace.hovertext) if trace.name == "collective" else []
         names = [
             f"collective {plain(text.partition(': ')[2].partition('<br>')[0])}" for text in texts
@@ -94,6 +95,7 @@ def _bar_rows(figure: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _point_rows(figure: Any) -> Iterator[tuple[str, ...]]:
+    """Yield a row per point; the point with the largest y value comes first."""
     rows: list[tuple[str, str, float, tuple[float, float, float]]] = []
     for trace in figure.data:
         if "markers" in (trace.mode or ""):

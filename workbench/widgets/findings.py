@@ -12,8 +12,8 @@ from workbench.resources import Snapshot
 
 SIGNS = {"error": "\u2716", "warning": "\u26a0", "info": "\u2139"}
 
-# JupyterLab's variables; other front ends get colours that differ on white and on black.
-# Only signs and edges are coloured: text keeps the page's colour.
+# JupyterLab defines the variables. Other front ends use the colours after the commas, which are
+# legible on white and on black. Only signs and edges are coloured: text keeps the page's colour.
 _COLOURS = {
     "error": "var(--jp-error-color1, #d32f2f)",
     "warning": "var(--jp-warn-color1, #e07000)",
@@ -50,7 +50,7 @@ class FindingsView:
 
 
 class VmsView:
-    """The findings on several VMs: first those of their comparison, then those on each VM."""
+    """The findings on several VMs: first from their comparison, then of each VM."""
 
     def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
         self.snapshots = snapshots

@@ -14,6 +14,8 @@ from workbench.widgets.source import COLUMNS, RowWindow
 
 Array = NDArray[np.float64]
 
+_ITERATION = COLUMNS.index("iteration")
+_RANK = COLUMNS.index("rank")
 _EXPOSED = ("exposed_us", *EXPOSED_PARTS)
 
 
@@ -31,12 +33,12 @@ class Grid:
     def __init__(self, window: RowWindow, ranks: list[int]) -> None:
         self._data = window.data.astype(np.float64)
         self.ranks = ranks
-        numbers = self._data[0]
-        self.iterations = np.unique(numbers).astype(int)
-        self._rows = np.searchsorted(self.iterations, numbers)
+        row_iterations = self._data[_ITERATION]
+        self.iterations = np.unique(row_iterations).astype(int)
+        self._rows = np.searchsorted(self.iterations, row_iterations)
         columns_by_rank = {rank: column for column, rank in enumerate(ranks)}
         self._columns = np.array(
-            [columns_by_rank.get(int(rank), -1) for rank in self._data[1]], dtype=int
+            [columns_by_rank.get(int(rank), -1) for rank in self._data[_RANK]], dtype=int
         )
 
     def __len__(self) -> int:
@@ -57,16 +59,16 @@ class Grid:
 
 
 def typical(window: RowWindow) -> tuple[RowWindow, list[str]]:
-    """Return a window's typical iterations (`figures.typical`), and notes on the others."""
+    """Return the typical iterations (`figures.typical`), and notes on the excluded iterations."""
     reasons = window.data[COLUMNS.index("left_out")].astype(int)
     kept = figures.most_typical(reasons)
-    first, profiled = (
-        len(np.unique(window.data[0, reasons == reason]))
+    first_count, profiled_count = (
+        len(np.unique(window.data[_ITERATION, reasons == reason]))
         for reason in (figures.FIRST, figures.PROFILED)
     )
     notes = [
-        warm_note(0 if kept == figures.FIRST else first),
-        profiled_note(profiled, left_out=kept != figures.PROFILED),
+        warm_note(0 if kept == figures.FIRST else first_count),
+        profiled_note(profiled_count, left_out=kept != figures.PROFILED),
     ]
     kept_window = RowWindow(window.cursor, window.data[:, reasons == kept])
     return kept_window, [note for note in notes if note]
@@ -78,7 +80,7 @@ def rank_means(
     """Return the means of columns over the iterations: of each rank, and of all ranks together.
 
     Arrays have shape (ranks,), in the order of the grid's ranks. They contain the first
-    `rank_limit` ranks, or all ranks if it is None. See `figures.means`.
+    `rank_limit` ranks, or all ranks if `rank_limit` is None. See `figures.means`.
     """
     table = {name: grid.column(name) for name in {*names, "communication_us", *_EXPOSED}}
     ranks = [
@@ -96,14 +98,14 @@ def mean(values: Array, axis: int | None = None) -> Array:
         return np.asarray(np.nanmean(values, axis=axis))
 
 
-def decimate(values: Array, columns: int) -> Array:
-    """Return the means of equal intervals along the first axis, at most `columns` means.
+def decimate(values: Array, max_means: int) -> Array:
+    """Return the means of equal intervals along the first axis, at most `max_means` means.
 
     Examples
     --------
     >>> decimate(np.array([1.0, 3.0, 5.0, np.nan]), 2)
     array([2., 5.])
     """
-    step = max(1, -(-len(values) // columns))
+    step = max(1, -(-len(values) // max_means))
     starts = range(0, len(values), step)
     return np.array([mean(values[start : start + step], axis=0) for start in starts])

@@ -22,7 +22,7 @@ class HostsView:
     """A survey of VMs as tables."""
 
     def __init__(self, survey: Survey) -> None:
-        # Made printable, because this text comes from other VMs.
+        # The text is made printable, because it comes from other VMs.
         self._rows = [
             {name: printable(value) for name, value in row.items()} for row in survey.preflight.rows
         ]

@@ -67,17 +67,20 @@ def key_figures(
 
 
 def _transport(cluster: Cluster) -> str | Unknown:
-    """Return how collectives are carried; name the ranks if ranks differ."""
-    ranks: dict[str, list[int]] = {}
+    """Return how collectives are carried; name the ranks if they differ."""
+    ranks_by_transport: dict[str, list[int]] = {}
     for info in cluster.ranks:
         if transport := getattr(info, "transport", ""):
-            ranks.setdefault(transport, []).append(info.rank)
-    if len(ranks) < 2:
-        return next(iter(ranks), NOT_REPORTED)
-    return "; ".join(f"{text} ({phrase(rank_ids)})" for text, rank_ids in ranks.items())
+            ranks_by_transport.setdefault(transport, []).append(info.rank)
+    if len(ranks_by_transport) < 2:
+        return next(iter(ranks_by_transport), NOT_REPORTED)
+    return "; ".join(
+        f"{text} ({phrase(rank_ids)})" for text, rank_ids in ranks_by_transport.items()
+    )
 
 
 def _calibrated(cluster: Cluster, summary: Summary) -> float | Unknown:
+    """Return the bus bandwidth in Gbit/s that the calibration predicts for this run's bytes."""
     fabric = cluster.fabric
     if fabric is None:
         return _NOT_CALIBRATED
@@ -89,7 +92,8 @@ def _calibrated(cluster: Cluster, summary: Summary) -> float | Unknown:
     # count.
     size_bytes = summary.bytes
     rank_count = fabric.n
-    us = fabric.predict_us(size_bytes)
-    if not size_bytes or us <= 0:
+    predicted_us = fabric.predict_us(size_bytes)
+    if not size_bytes or predicted_us <= 0:
         return Unknown("no gradients were reduced between ranks")
-    return size_bytes * 8 / (us * 1e3) * 2 * (rank_count - 1) / rank_count
+    # In a ring, each link carries 2 (n - 1) / n times the bytes; bits per ns are Gbit/s.
+    return size_bytes * 8 / (predicted_us * 1e3) * 2 * (rank_count - 1) / rank_count

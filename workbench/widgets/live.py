@@ -58,6 +58,7 @@ class LiveView:
         self._widget: Any = None
         self._comm: PreopenedComm | None = None
         self._saved: tuple[int, str] | None = None
+        """The last message's number and the run's state when the output was saved; None before."""
         self._saved_at = 0.0
         self._save_lock = threading.Lock()
         self._start_lock = threading.Lock()
@@ -101,7 +102,7 @@ class LiveView:
         with self._start_lock:
             if self._stream is not None:
                 return
-            self._cell = cell_parent(shell, shell.kernel)
+            self._cell_parent = cell_parent(shell, shell.kernel)
             # Each page creates its own end of the comm, so that a page reloaded in the middle of a
             # cell receives messages as well.
             comm_id = f"timings-{self._view_id}"
@@ -119,7 +120,7 @@ class LiveView:
             from workbench.widgets.anywidget_view import make_widget
 
             self._widget = make_widget(self._snapshot)
-            self._widget.on_msg(self._on_widget)
+            self._widget.on_msg(self._on_widget_request)
 
     def _send(self, message: ViewMessage) -> None:
         self._send_to_page(message)
@@ -135,12 +136,12 @@ class LiveView:
 
     def _on_request(self, request: dict[str, Any]) -> None:
         """Answer a request of a page; runs on a subshell, so also in the middle of a cell."""
-        self._cell.restore()
+        self._cell_parent.restore()
         message = answer(self._source, request)
         if message is not None:
             self._send_to_page(message)
 
-    def _on_widget(self, _: Any, request: dict[str, Any], __: Any) -> None:
+    def _on_widget_request(self, _: Any, request: dict[str, Any], __: Any) -> None:
         """Answer a widget; its front end decides whether the answer waits for the cell's end."""
         message = answer(self._source, request)
         if message is not None:
@@ -164,7 +165,11 @@ class LiveView:
         return bundle
 
     def _publish(self, bundle: dict[str, Any], key: tuple[int, str], *, update: bool) -> None:
-        """Publish an output; `key` was read before the bundle, so newer rows are saved later."""
+        """Publish an output.
+
+        `key` was read before the bundle was made. So rows that arrived in between make the output
+        out of date, and the next call of `_save` saves them.
+        """
         self._saved = key
         self._saved_at = time.monotonic()
         get_ipython().display_pub.publish(
@@ -187,8 +192,9 @@ class LiveView:
         if self._saved is None:  # only a tab shows the view, and tabs are not saved
             return
         state = self._source.status().state
+        _, saved_state = self._saved
         # A run that resumes after an end gets its widget back immediately.
-        state_changed = self._saved[1] != state
+        state_changed = saved_state != state
         if state_changed or state == "ended":
             self._save()
         elif time.monotonic() - self._saved_at >= SAVE_EVERY_S:

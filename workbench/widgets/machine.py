@@ -13,7 +13,7 @@ from workbench.widgets.findings import FindingsView
 from workbench.widgets.tree_picture import tree_picture
 
 _MAX_ROWS = 256
-"""Limit of a table's rows, including the collapsed ones; pages display so many smoothly."""
+"""Limit of a table's rows, including the collapsed ones; pages display this many smoothly."""
 _TABLE = (
     "color:inherit;border-collapse:collapse;font-size:12px;"
     "font-variant-numeric:tabular-nums;margin:4px 0 12px 0"

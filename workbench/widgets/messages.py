@@ -83,7 +83,7 @@ def make_snapshot(reading: TimingsReading, view_id: str, seq: int) -> dict[str, 
 
 
 class _RateLimited(Generic[T]):
-    """A function with a cached result; the more it costs, the longer the cache is valid."""
+    """A function with a cached result; the slower the function, the longer the cache is valid."""
 
     def __init__(self, function: Callable[[], T], min_interval_s: float) -> None:
         self._function = function
@@ -96,8 +96,8 @@ class _RateLimited(Generic[T]):
         if self._value is None or fresh or now >= self._due:
             began = time.perf_counter()
             self._value = self._function()
-            cost = time.perf_counter() - began
-            self._due = now + max(self._min_interval_s, cost / SHARE)
+            cost_s = time.perf_counter() - began
+            self._due = now + max(self._min_interval_s, cost_s / SHARE)
         return self._value
 
 
@@ -111,9 +111,9 @@ class Composer:
         self._fresh = True
         self._seq = 0
         self._cursor = 0
-        self._windowed_cursor = -1
-        self._windowed_at = float("-inf")
-        self._sent: Status | None = None
+        self._last_window_cursor = -1
+        self._last_window_at = float("-inf")
+        self._sent_status: Status | None = None
 
     @property
     def seq(self) -> int:
@@ -122,17 +122,19 @@ class Composer:
 
     def next(self, now: float) -> ViewMessage | None:
         """Return the next message, or None if nothing has changed; `now` is a monotonic time."""
-        # Read the status first: rows that arrive after an end do not belong to it.
+        # The status is read first, because rows that arrive after a cell's end do not belong to it.
         status = self._source.status()
-        changed = status != self._sent
+        changed = status != self._sent_status
         self._fresh = changed or status.state == "ended"
-        if self._sent is None or status.run != self._sent.run:
+        if self._sent_status is None or status.run != self._sent_status.run:
             self._cursor = 0
-            self._windowed_cursor = -1
+            self._last_window_cursor = -1
         new_rows = self._source.since(self._cursor)
-        self._sent = status
-        due = self._window_due(status, changed, new_rows, now) if new_rows is not None else True
-        if new_rows is None or due or new_rows.rows > MAX_ROWS:
+        self._sent_status = status
+        window_is_due = (
+            self._window_due(status, changed, new_rows, now) if new_rows is not None else True
+        )
+        if new_rows is None or window_is_due or new_rows.rows > MAX_ROWS:
             return self._compose_window(status, now)
         if new_rows.rows:
             self._cursor = new_rows.cursor
@@ -140,18 +142,21 @@ class Composer:
         return self._compose("state", status, None, now) if changed else None
 
     def _window_due(self, status: Status, changed: bool, new_rows: RowWindow, now: float) -> bool:
-        unseen = new_rows.cursor != self._windowed_cursor
+        """Return whether to send a full window instead of only the new rows."""
+        has_unsent_rows = new_rows.cursor != self._last_window_cursor
         if status.state == "ended":
-            return unseen or changed
-        return unseen and new_rows.cursor > 0 and now - self._windowed_at >= WINDOW_EVERY_S
+            return has_unsent_rows or changed
+        return (
+            has_unsent_rows and new_rows.cursor > 0 and now - self._last_window_at >= WINDOW_EVERY_S
+        )
 
     def _compose_window(self, status: Status, now: float) -> ViewMessage:
         # At least twice the rows since the last window, so that windows overlap.
-        rows = max(WINDOW_ROWS, 2 * (self._cursor - max(0, self._windowed_cursor)))
+        rows = max(WINDOW_ROWS, 2 * (self._cursor - max(0, self._last_window_cursor)))
         rows = MAX_ROWS if status.state == "ended" else min(rows, MAX_ROWS)
         window = self._source.window(rows)
-        self._cursor = self._windowed_cursor = window.cursor
-        self._windowed_at = now
+        self._cursor = self._last_window_cursor = window.cursor
+        self._last_window_at = now
         return self._compose("window", status, window, now)
 
     def _compose(
@@ -160,7 +165,9 @@ class Composer:
         self._seq += 1
         summary = self._summary.get(now, fresh=self._fresh)
         if window is not None and window.rows:
-            summary = replace(summary, iteration=float(window.data[0].max()))
+            summary = replace(
+                summary, iteration=float(window.data[COLUMNS.index("iteration")].max())
+            )
         content = {"type": kind, **_status_fields(status, summary, self._seq)}
         if window is None:
             return ViewMessage(content)
@@ -217,4 +224,5 @@ def _status_fields(status: Status, summary: KeyFigures, seq: int) -> dict[str, A
 
 
 def _pack(window: RowWindow) -> bytes:
+    """Return the data of a window as little-endian float32, one column after another."""
     return window.data.astype("<f4", order="C", copy=False).tobytes()

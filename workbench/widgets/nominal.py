@@ -25,7 +25,7 @@ def nominal_gbps(cluster: Cluster) -> float | Unknown:
     """Return the rate of the slowest VM's NICs, in gigabits per second.
 
     Only NICs that ranks use count. Across VMs, the NICs of each VM carry the ring's bus bandwidth
-    once in each direction. So their rate is an upper bound.
+    once in each direction. So the rate of the NICs is an upper bound of the bus bandwidth.
     """
     if not _across_vms(cluster):
         return _ONE_VM
@@ -80,11 +80,12 @@ def rate_of_vm(snapshot: Snapshot | None, vm: str, used_nics: Iterable[str]) -> 
     vm
         The name of the VM, for the reason of an unknown rate.
     used_nics
-        The `RankInfo.nic` of its ranks: an interface, or an interface and the RDMA port nearest
-        to the rank's GPU, ``"ens192, mlx5_0"``.
+        The `RankInfo.nic` of the VM's ranks: an interface, or an interface and the RDMA port
+        nearest to the rank's GPU, ``"ens192, mlx5_0"``.
     """
     if snapshot is None:
         return Unknown(f"{vm} did not answer")
+    # By port, because several ranks may use the same port.
     ports = {}
     for name in used_nics:
         nic = find_nic(snapshot, name)

@@ -1,4 +1,4 @@
-"""The kernel's end of the sidebar panel: send the cluster's state, start and change it."""
+"""The kernel's end of the sidebar panel: sends the cluster's state, and changes the cluster."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def register(shell: InteractiveShell) -> None:
     kernel = getattr(shell, "kernel", None)
     if kernel is None or COMM_ID in kernel.comm_manager.comms:
         return
+    # The link is not stored: its thread and its registered callbacks keep it alive.
     PanelLink(shell, kernel)
 
 
@@ -65,7 +66,7 @@ class PanelLink:
     """The kernel's connection to the panel: answers requests and sends changes of the cluster."""
 
     def __init__(self, shell: InteractiveShell, kernel: Any) -> None:
-        self._cell = cell_parent(shell, kernel)
+        self._cell_parent = cell_parent(shell, kernel)
         self._comm = PreopenedComm(kernel, TARGET, COMM_ID, self._on_request)
         self._changed = threading.Event()
         self._cell_runs = False
@@ -87,24 +88,26 @@ class PanelLink:
         self._changed.set()
 
     def _send_changes(self) -> None:
-        sent: dict[str, Any] | None = None
+        """Send the cluster's state after each change, and repeatedly while a cell runs."""
+        sent_state: dict[str, Any] | None = None
         while True:
-            is_up = sent is not None and sent["state"] != "stopped"
+            is_up = sent_state is not None and sent_state["state"] != "stopped"
             changed = self._changed.wait(REPEAT_S if self._cell_runs or is_up else None)
             self._changed.clear()
             cluster = registry.current()
             state = describe(cluster)
-            if changed or self._cell_runs or state != sent:
+            if changed or self._cell_runs or state != sent_state:
                 self._comm.send({"type": "state", "cluster": state})
                 self._publish(cluster)
-            if state != sent and state is not None:
+            if state != sent_state and state is not None:
                 _log.debug("sent the panel the state of %s: %s", state["name"], state["state"])
-            if state != sent and state is not None and state["state"] == "failed":
+            if state != sent_state and state is not None and state["state"] == "failed":
                 registry.changed()  # other listeners may not know that a rank was lost
-            sent = state
+            sent_state = state
             time.sleep(MIN_INTERVAL_S)
 
     def _publish(self, cluster: Cluster | None) -> None:
+        """Send the state to the user's other notebooks and to the status bar."""
         try:
             self._entry.update(cluster)
             self._share.update(cluster, now=not self._cell_runs)
@@ -112,7 +115,7 @@ class PanelLink:
             _log.exception("the status bar and other notebooks do not get this state")
 
     def _on_request(self, request: dict[str, Any]) -> None:
-        self._cell.restore()
+        self._cell_parent.restore()
         kind = request.get("type")
         if kind == "refresh":
             self._changed.set()
@@ -155,7 +158,7 @@ def _ranks() -> Sequence[RankInfo]:
 
 
 def _calibrated(fabric: FittedFabric | None) -> str:
-    """Return the result of the calibration in one line; empty if there is none."""
+    """Return the result of the calibration in one line; empty without a calibration."""
     if fabric is None:
         return ""
     if fabric.n == 1:

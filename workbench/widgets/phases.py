@@ -17,7 +17,7 @@ class PhaseStyle:
 
     @property
     def edge(self) -> str:
-        """Return the colour of its bars' edges, at 65 % of the brightness.
+        """Return the colour of the edges of the phase's bars: `color` at 65 % brightness.
 
         Examples
         --------
@@ -41,7 +41,7 @@ OVERLAPPED = _style("overlapped_us")
 """Communication hidden behind compute: drawn next to the stack, not in it."""
 
 IN_TIME = (DATA, COPY, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, OTHER)
-"""The phases in the order of an iteration; their sum is its duration."""
+"""The phases in the order of an iteration; the sum of their durations is the iteration's."""
 
 IN_STACK = (OTHER, DATA, COPY, OPTIMIZER, FORWARD, BACKWARD, EXPOSED)
 """The phases from the bottom of a stack to its top, which is exposed communication."""

@@ -1,6 +1,6 @@
 """The live view's last state as an SVG picture, for notebooks without a kernel.
 
-It uses the surrounding text colour, so that it is legible on white and on dark.
+The picture uses the surrounding text colour, so that it is legible on white and on dark.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from workbench.widgets.source import KeyFigures, TimingsReading
 from workbench.widgets.svg import Frame, axis_end, label, line, number, round_up, tag
 from workbench.widgets.tables import figures_line, summary_line
 
+# Coordinates in pixels; SPLIT is between the charts over time and the newest iteration.
 WIDTH = 960
 HEIGHT = 384
 LEFT = 56
@@ -58,6 +59,7 @@ def _overlap_pattern(name: str) -> str:
 
 
 def _paint(phase: PhaseStyle, pattern: str) -> dict[str, object]:
+    """Return the SVG attributes of a phase; overlapped communication is hatched."""
     fill = f"url(#{pattern})" if phase is OVERLAPPED else phase.color
     return {"fill": fill, "stroke": phase.edge, "stroke_width": 1}
 
@@ -75,11 +77,12 @@ def _legend(pattern: str) -> str:
 
 
 def _phases(grid: Grid, pattern: str) -> str:
+    """Draw the phases over the iterations, stacked, and overlapped communication below 0."""
     stack = [decimate(grid.mean(phase.column), COLUMNS_DRAWN) for phase in IN_STACK]
-    hidden = decimate(grid.mean(OVERLAPPED.column), COLUMNS_DRAWN)
+    overlapped_us = decimate(grid.mean(OVERLAPPED.column), COLUMNS_DRAWN)
     tops = np.cumsum([np.nan_to_num(values) for values in stack], axis=0)
     high = axis_end(tops[-1])
-    low = -min(high, axis_end(hidden)) if np.any(hidden > 0) else 0.0
+    low = -min(high, axis_end(overlapped_us)) if np.any(overlapped_us > 0) else 0.0
     frame = Frame(LEFT, 46, SPLIT - LEFT, 160, low, high)
     parts = [label(LEFT, 38, "phases, ms per iteration", font_weight="bold")]
     parts.append(frame.rule([0, high / 2, high], 1e-3))
@@ -87,17 +90,18 @@ def _phases(grid: Grid, pattern: str) -> str:
     for phase, top in zip(reversed(IN_STACK), tops[::-1], strict=True):
         parts.append(tag("path", {"d": frame.area(top), **_paint(phase, pattern)}))
     if low < 0:
-        parts.append(tag("path", {"d": frame.area(-hidden), **_paint(OVERLAPPED, pattern)}))
+        parts.append(tag("path", {"d": frame.area(-overlapped_us), **_paint(OVERLAPPED, pattern)}))
     return "".join(parts)
 
 
 def _waiting(grid: Grid) -> str:
+    """Draw how long each rank waits for the others, as a row of shades per rank."""
     waits = decimate(grid.column("wait_us"), COLUMNS_DRAWN)
-    darkest = axis_end(waits.ravel())
+    darkest_us = axis_end(waits.ravel())
     top = 232.0
     height = 40.0
     row_height = height / waits.shape[1]
-    title = f"waiting for the others, darkest {darkest / 1e3:,.3g} ms"
+    title = f"waiting for the others, darkest {darkest_us / 1e3:,.3g} ms"
     parts = [label(LEFT, top - 6, title, font_weight="bold")]
     step = max(1, -(-waits.shape[1] * 12 // int(height)))
     for row in range(waits.shape[1]):
@@ -107,7 +111,7 @@ def _waiting(grid: Grid) -> str:
             parts.append(
                 label(LEFT - 6, y + row_height / 2 + 4, text, text_anchor="end", opacity=0.75)
             )
-        parts.extend(_heat_row(waits[:, row] / darkest, y, row_height))
+        parts.extend(_heat_row(waits[:, row] / darkest_us, y, row_height))
     return "".join(parts)
 
 
@@ -134,8 +138,9 @@ def _heat_row(shares: Array, y: float, row_height: float) -> list[str]:
 
 
 def _bandwidth(grid: Grid, summary: KeyFigures) -> str:
+    """Draw the bandwidths over the iterations, and the nominal and the calibrated rate."""
     bus, alg = (decimate(grid.mean(name), COLUMNS_DRAWN) for name in ("busbw_gbps", "algbw_gbps"))
-    measured = high = axis_end(np.concatenate([bus, alg]))
+    measured = axis_top = axis_end(np.concatenate([bus, alg]))
     title = "bandwidth, Gbit/s: busbw solid, algbw dotted"
     rates = {"nominal": (summary.nominal_gbps, "8 4")}
     rates["calibrated"] = (summary.calibrated_gbps, "12 3 2 3")
@@ -147,10 +152,10 @@ def _bandwidth(grid: Grid, summary: KeyFigures) -> str:
         if name == "calibrated" and not isinstance(summary.calibrated_error, Unknown):
             title += f" \u00b1 {summary.calibrated_error * 100:.0f} %"
         if gbps <= 4 * measured:
-            high = max(high, round_up(gbps * 1.04))
+            axis_top = max(axis_top, round_up(gbps * 1.04))
             drawn_rates.append((gbps, dashes))
             title += " dashed" if name == "nominal" else " dash-dotted"
-    frame = Frame(LEFT, 300, SPLIT - LEFT, 56, 0, high)
+    frame = Frame(LEFT, 300, SPLIT - LEFT, 56, 0, axis_top)
     dashed = "".join(
         line(LEFT, frame.y(gbps), SPLIT, frame.y(gbps), stroke_dasharray=dashes, stroke_opacity=0.7)
         for gbps, dashes in drawn_rates
@@ -159,7 +164,7 @@ def _bandwidth(grid: Grid, summary: KeyFigures) -> str:
     return "".join(
         [
             label(LEFT, 294, title, font_weight="bold"),
-            frame.rule([0, high]),
+            frame.rule([0, axis_top]),
             dashed,
             tag("path", {"d": frame.curve(alg), **thin, "stroke_dasharray": "2 2", "opacity": 0.7}),
             tag("path", {"d": frame.curve(bus), **thin, "stroke_width": 1.5}),
@@ -200,6 +205,8 @@ def _one_iteration(grid: Grid, pattern: str) -> str:
 def _bars(
     grid: Grid, index: int, row: int, frame: Frame, y: float, row_height: float, pattern: str
 ) -> list[str]:
+    """Return the bars of a rank: phases, and below them communication that backward overlaps."""
+
     def box(phase: PhaseStyle, start: float, us: float, top: float, height: float) -> str:
         x = frame.left + frame.width * start / frame.high
         width = frame.width * us / frame.high
@@ -208,16 +215,20 @@ def _bars(
 
     parts = []
     start = 0.0
-    computed = 0.0
+    backward_end_us = 0.0
     for phase in IN_TIME:
         us = float(np.nan_to_num(grid.column(phase.column)[index, row]))
         parts.append(box(phase, start, us, y, row_height * 0.6))
         start += us
-        computed = start if phase.column == "backward_us" else computed
-    hidden = float(np.nan_to_num(grid.column(OVERLAPPED.column)[index, row]))
+        backward_end_us = start if phase.column == "backward_us" else backward_end_us
+    overlapped_us = float(np.nan_to_num(grid.column(OVERLAPPED.column)[index, row]))
     parts.append(
         box(
-            OVERLAPPED, max(0.0, computed - hidden), hidden, y + row_height * 0.6, row_height * 0.18
+            OVERLAPPED,
+            max(0.0, backward_end_us - overlapped_us),
+            overlapped_us,
+            y + row_height * 0.6,
+            row_height * 0.18,
         )
     )
     return parts

@@ -43,8 +43,8 @@ def scaling_figure(plans: Mapping[str, Plan]) -> Any:
     Examples
     --------
     >>> from workbench.fabric import plan
-    >>> made = plan("340M", gbps=10, compute_ms=500, vms=4)
-    >>> [line.name for line in scaling_figure({"10 Gbit/s": made}).data]
+    >>> four_vms = plan("340M", gbps=10, compute_ms=500, vms=4)
+    >>> [line.name for line in scaling_figure({"10 Gbit/s": four_vms}).data]
     ['10 Gbit/s', '10 Gbit/s, full overlap']
     """
     from workbench.widgets.plotly_figure import new_figure

@@ -19,7 +19,7 @@ _CLEAR = "rgba(0, 0, 0, 0)"
 _NOTE_PX = 18
 """Height of one line of notes below a figure."""
 _BELOW_AXIS_PX = 48
-"""Where the notes begin: below the axis, its tick labels and its title."""
+"""Distance from the axis to the notes; the tick labels and the axis title are in between."""
 
 
 class TimingsFigure(go.Figure):

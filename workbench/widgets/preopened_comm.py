@@ -29,7 +29,7 @@ class PreopenedComm(BaseComm):
     kernel
         The ipykernel of this process.
     target, comm_id
-        The names by which a page connects.
+        The target name and the id with which a page connects.
     on_request
         Called with the content of each request.
     """
@@ -81,8 +81,8 @@ class CellParent:
     """Restores the parent header of the current cell after a request.
 
     ipykernel assigns output of background threads to the request that a shell received
-    last. A page's request in the middle of a cell would become that parent, and no output area
-    would show the later output of the cell's threads.
+    last. In the middle of a cell, that would be a page's request, and no output area would
+    show the later output of the cell's threads.
     """
 
     def __init__(self, shell: InteractiveShell, kernel: Any) -> None:
@@ -95,7 +95,7 @@ class CellParent:
 
     def restore(self) -> None:
         """Make the last cell the parent of output again."""
-        # Within %%capture the shell has a publisher that keeps outputs and has no parent.
+        # Within %%capture, the shell's publisher only stores outputs, and has no `set_parent`.
         if self._parent is not None and hasattr(self._shell.display_pub, "set_parent"):
             ident, parent = self._parent
             # The parent is set in a copy of the context, because the reply to the request must keep

@@ -34,7 +34,7 @@ def ranks_figure(timings: TimingsSource) -> Any:
 
     A box spans the middle half of the iterations and its line is the median. Its
     whiskers extend to the 5th and 95th percentiles. The first iteration of each cell is
-    a warm-up. It is left out, unless there are no others.
+    a warm-up, and is left out unless there are no other iterations.
 
     Returns
     -------
@@ -55,12 +55,12 @@ def ranks_figure(timings: TimingsSource) -> Any:
     ranks = np.unique(rows["rank"]).tolist()
     table = columns(rows)
     vms = timings.vm_names()
-    names = [f"rank {rank}{_on(vms.get(rank))}" for rank in ranks]
+    names = [f"rank {rank}{_vm_suffix(vms.get(rank))}" for rank in ranks]
     figure = new_figure("Iteration time and exposed communication, by rank")
     make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06, figure=figure)
     for column, (name, title, phase) in enumerate(_COLUMNS, start=1):
-        parts = [table[name][rows["rank"] == rank] / 1e3 for rank in ranks]
-        figure.add_trace(_boxes(names, parts, phase), row=1, col=column)
+        rank_times_ms = [table[name][rows["rank"] == rank] / 1e3 for rank in ranks]
+        figure.add_trace(_boxes(names, rank_times_ms, phase), row=1, col=column)
         figure.update_xaxes(title_text=title, rangemode="tozero", row=1, col=column)
     count = len(np.unique(rows["iteration"]))
     note = f"{count:,} iterations; box: middle half and median; whiskers: 5th to 95th percentile."
@@ -121,22 +121,24 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
     return figure
 
 
-def _boxes(names: list[str], parts: list[Any], phase: Any) -> Any:
+def _boxes(names: list[str], rank_times_ms: list[Any], phase: Any) -> Any:
     """Return boxes from quantiles, so that the figure's size does not depend on the run."""
     import plotly.graph_objects as go
 
-    low, first, median, third, high = np.array([np.quantile(rank, _QUANTILES) for rank in parts]).T
+    quantiles = np.array([np.quantile(times_ms, _QUANTILES) for times_ms in rank_times_ms]).T
+    low, quartile_1, median, quartile_3, high = quantiles
     return go.Box(
         y=names, orientation="h", name="",
-        lowerfence=low, q1=first, median=median, q3=third, upperfence=high,
+        lowerfence=low, q1=quartile_1, median=median, q3=quartile_3, upperfence=high,
         fillcolor=_pale(phase.color), line={"color": phase.color, "width": 2},
     )  # fmt: skip
 
 
 def _pale(color: str) -> str:
+    """Return a colour with 40 % opacity, as CSS."""
     channels = ", ".join(str(int(color[start : start + 2], 16)) for start in (1, 3, 5))
     return f"rgba({channels}, 0.4)"
 
 
-def _on(vm: str | None) -> str:
+def _vm_suffix(vm: str | None) -> str:
     return f" · {vm}" if vm else ""

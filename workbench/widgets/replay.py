@@ -38,10 +38,11 @@ _replays: WeakSet[Any] = WeakSet()
 
 
 class Replay:
-    """A recording in the place of a cluster: the panel and the live view show it as one.
+    """A recording in the place of a cluster: the panel and the live view show it as a cluster.
 
-    It becomes the notebook's current cluster, so that the panel shows it. All names contain
-    "recorded", or "simulated" if no VM was measured. It cannot run cells.
+    The replay becomes the notebook's current cluster, so that the panel shows it. The names of the
+    replay and of its VMs contain "recorded", or "simulated" if no VM was measured. A replay cannot
+    run cells.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ class Replay:
         self._agents = _replayed_vms(self, self._snapshots)
         self._listeners: list[Callable[[], None]] = []
         self._stopped = threading.Event()
-        self._changed_s = 0.0
+        self._last_message_s = 0.0
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="workbench-replay", daemon=True)
 
@@ -94,11 +95,11 @@ class Replay:
     def __repr__(self) -> str:
         return f"{self.name}: {self.message}"
 
-    # as a cluster
+    # Attributes of a cluster
 
     @property
     def state(self) -> str:
-        """``"running"`` while it plays, ``"ready"`` while it is paused, or ``"stopped"``."""
+        """``"running"`` while the replay plays, ``"ready"`` while paused, or ``"stopped"``."""
         if self._stopped.is_set():
             return "stopped"
         return "running" if self.clock.playing else "ready"
@@ -115,7 +116,7 @@ class Replay:
 
     @property
     def agents(self) -> tuple[ReplayedVm, ...]:
-        """The VMs."""
+        """The replayed VMs, which answer in place of agents; empty after the end."""
         return () if self._stopped.is_set() else self._agents
 
     @property
@@ -139,7 +140,7 @@ class Replay:
         self.timings.closed = True
         self._notify()
 
-    # control
+    # Controls of the replay
 
     def start(self) -> Replay:
         """Make the replay the notebook's current cluster, and play.
@@ -190,29 +191,32 @@ class Replay:
     def seek(self, position_s: float) -> None:
         """Move to a position in seconds since the start."""
         with self._lock:
-            back = position_s < self.clock.position_s
+            is_backward = position_s < self.clock.position_s
             self.clock.seek(position_s)
-            if back:  # new timings make views discard their rows
+            if is_backward:  # new timings make views discard their rows
                 self.timings = ReplayTimings(self.recording)
         self._advance()
         self._notify()
 
-    # steps
+    # Progress of the replay
 
     def _run(self) -> None:
         while not self._stopped.wait(_TICK_S):
             self._advance()
 
     def _advance(self) -> None:
+        """Add the rows up to the current position; notify listeners if the message changes."""
         playing = self.clock.playing
         with self._lock:
             self.timings.advance(self.time_s, playing=playing)
         now = time.monotonic()
-        if playing and now - self._changed_s >= _MESSAGE_INTERVAL_S:
-            self._changed_s = now
+        if playing and now - self._last_message_s >= _MESSAGE_INTERVAL_S:
+            self._last_message_s = now
             self._notify()
-        elif not playing and self._changed_s:  # it has just ended
-            self._changed_s = 0.0
+        elif (
+            not playing and self._last_message_s
+        ):  # the replay was paused or has ended since the last call
+            self._last_message_s = 0.0
             self._notify()
 
     def _notify(self) -> None:
@@ -221,7 +225,11 @@ class Replay:
 
 
 class ReplayedVm:
-    """A VM of a recording. It answers as its agent did then; see `cluster.agent.Agent`."""
+    """A VM of a recording, which answers like its agent during the run; see `cluster.agent.Agent`.
+
+    `now_s` returns the time of day that is shown. `interval_s` returns the interval between stored
+    samples at a time. All times are in seconds.
+    """
 
     local = False
     lost = ""
@@ -265,7 +273,7 @@ class ReplayedVm:
             time_of_day = time.strftime("%H:%M:%S", time.localtime(now_s))
             return Unknown(f"no sample was recorded at {time_of_day}")
         sample = recent_samples[-1].sample
-        # It gets the time of the replay, because the panel expects a sample each second.
+        # The sample gets the time of the replay, because the panel expects a sample each second.
         return sample if isinstance(sample, Unknown) else replace(sample, time=now_s).to_plain()
 
 
@@ -295,10 +303,10 @@ class ReplaySource(ClusterSource):
 
 
 def _rank(plain: dict[str, Any], kind: str) -> RankInfo:
-    """Return a rank of ``run.json``, on the VM's name that is shown."""
-    missing = {"rank": 0, "vm": "VM not known", "pid": 0, "threads": 0}
+    """Return a rank from its entry in ``run.json``, with the VM's name that is shown."""
+    defaults = {"rank": 0, "vm": "VM not known", "pid": 0, "threads": 0}
     names = [field.name for field in fields(RankInfo)]
-    values = {name: plain.get(name, missing.get(name, "")) for name in names}
+    values = {name: plain.get(name, defaults.get(name, "")) for name in names}
     return RankInfo(**values | {"vm": f"{values['vm']} ({kind})", "state": "ready"})
 
 

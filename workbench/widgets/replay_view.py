@@ -31,7 +31,7 @@ class ReplayView:
         self._view = LiveView(ReplaySource(replay))
         self._unsubscribe: Any = lambda: None
         self._updating = threading.local()
-        """Whether this thread sets the slider itself; then the change is no request of the user."""
+        """`active` is true while this thread, rather than the user, sets the slider."""
 
     def __repr__(self) -> str:
         return repr(self.replay)
@@ -75,11 +75,11 @@ class ReplayView:
         self._speed.observe(lambda change: setattr(replay, "speed", change["new"]), "value")
         self._unsubscribe = replay.subscribe(self._update)
         self._update()
-        bar = [self._play, self._position, self._speed, self._close]
-        return ipywidgets.VBox([ipywidgets.HBox(bar), self._label])
+        controls = [self._play, self._position, self._speed, self._close]
+        return ipywidgets.VBox([ipywidgets.HBox(controls), self._label])
 
     def _seek(self, change: dict[str, Any]) -> None:
-        if not getattr(self._updating, "active", False):  # moved by the user
+        if not getattr(self._updating, "active", False):  # the user has moved the slider
             self.replay.seek(change["new"])
 
     def _update(self) -> None:

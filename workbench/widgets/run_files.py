@@ -42,6 +42,8 @@ def link_bundle(path: Path, text: str, shown: str = "") -> dict[str, Any]:
 
     Parameters
     ----------
+    path
+        The file; a file that the server does not send has no link.
     text
         Shown by front ends that cannot draw the link.
     shown

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from workbench.timings.compare import Comparison, FigureDifference
     from workbench.timings.run import Run
 
-VERBS = ("list", "open", "compare", "replay")
+SUBCOMMANDS = ("list", "open", "compare", "replay")
 _LIST_HEAD = ("name", "started", "cluster", "ranks", "iterations", "size", "state", "verdict")
 _UNKNOWN_TEXT = "\u2013 (unknown)"
 
 
-def runs_view(verb: str, names: Sequence[str], speed: float | None = None) -> Any:
+def runs_view(subcommand: str, names: Sequence[str], speed: float | None = None) -> Any:
     """Return the view of ``%timings list``, ``open``, ``compare`` or ``replay``.
 
     Parameters
     ----------
-    verb
-        One of `VERBS`.
+    subcommand
+        One of `SUBCOMMANDS`.
     names
         The names of the runs.
     speed
@@ -36,24 +36,27 @@ def runs_view(verb: str, names: Sequence[str], speed: float | None = None) -> An
     Raises
     ------
     UsageError
-        The number of names does not fit the verb.
+        The number of names does not fit the subcommand.
     """
     from workbench.timings.run import list_runs, open_run
 
-    if len(names) not in {"list": (0,), "open": (1,), "compare": (1, 2), "replay": (1,)}[verb]:
+    if (
+        len(names)
+        not in {"list": (0,), "open": (1,), "compare": (1, 2), "replay": (1,)}[subcommand]
+    ):
         raise UsageError(
-            f"%timings {' '.join((verb, *names))}: {_count(len(names), 'name')} given. Write "
+            f"%timings {' '.join((subcommand, *names))}: {_count(len(names), 'name')} given. Write "
             "%timings list, %timings open NAME, %timings replay NAME, or %timings compare NAME "
             "with a second name or the cluster's run."
         )
-    if verb == "list":
+    if subcommand == "list":
         return RunList(list_runs())
-    if verb == "replay":
+    if subcommand == "replay":
         from workbench.widgets.replay_view import replay_view
 
         return replay_view(names[0], speed)
     first = open_run(names[0])
-    if verb == "open":
+    if subcommand == "open":
         return first
     if len(names) == 2:
         return first.compare(open_run(names[1]))
@@ -153,6 +156,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def _compared(difference: FigureDifference) -> tuple[str, ...]:
+    """Return the row of a figure."""
     values = (
         difference.a,
         difference.a_spread,
@@ -161,8 +165,9 @@ def _compared(difference: FigureDifference) -> tuple[str, ...]:
         difference.difference,
         difference.uncertainty,
     )
-    factor, unit, decimals = _UNITS.get(difference.figure.rpartition("_")[2], (1.0, "", 2))
-    name = difference.figure.rpartition("_")[0] if unit else difference.figure
+    stem, _, suffix = difference.figure.rpartition("_")
+    factor, unit, decimals = _UNITS.get(suffix, (1.0, "", 2))
+    name = stem if unit else difference.figure
     share = _share(difference.difference / difference.a, "+") if difference.a else "\u2013"
     return (
         f"{name} {unit}".rstrip(),
@@ -173,6 +178,7 @@ def _compared(difference: FigureDifference) -> tuple[str, ...]:
 
 
 _UNITS = {"us": (1e-3, "ms", 3), "gbps": (1.0, "Gbit/s", 2)}
+"""The factor, the unit and the decimals with which a figure is shown, by the suffix of its name."""
 
 
 def _milliseconds(value_us: float) -> str:
@@ -184,4 +190,5 @@ def _number(value: float, unit: str) -> str:
 
 
 def _share(value: float, sign: str = "") -> str:
+    """Return a share as a percentage; `sign` is a format code, such as ``"+"``."""
     return _UNKNOWN_TEXT if math.isnan(value) else f"{value * 100:{sign}.1f} %"

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 _ROW_PX = 74
 _MIN_PX = 130
 _THICK = 0.24
+"""Thickness of a bar, in rows, like `_THIN` and `_OFFSET`."""
 _THIN = 0.06
+_OFFSET = 0.27
+"""Distance between the bars of one row."""
 _NOTE_CHARACTERS = 95
 _DASH = "\u2013"
 _NOTE = (
@@ -34,7 +37,7 @@ def study_figure(*studies: ScalingStudy) -> Any:
     ----------
     *studies
         One or more; the rows are sorted by the number of ranks. The smallest size of a study has
-        no row unless it is the only one, because the other sizes are compared with it.
+        no row unless it is the only size, because the other sizes are compared with it.
 
     Each size of a study has three bars. An unknown efficiency has no bar.
 
@@ -55,15 +58,16 @@ def study_figure(*studies: ScalingStudy) -> Any:
     figure = new_figure("Efficiency by the number of ranks: measured, calibrated and nominal")
     figure.update_layout(barmode="overlay")
     ratios = [study.efficiency(point) for point, study in size_rows]
-    bars = [(row - 0.27, 0.0, ratio.value) for row, ratio in enumerate(ratios)]
+    bars = [(row - _OFFSET, 0.0, ratio.value) for row, ratio in enumerate(ratios)]
     _add_bars(figure, "measured", OVERLAPPED, bars)
-    for name, style, offset in (("calibrated", FORWARD, 0.0), ("nominal", EXPOSED, 0.27)):
+    for name, style, offset in (("calibrated", FORWARD, 0.0), ("nominal", EXPOSED, _OFFSET)):
+        # `pair` is the efficiency without overlap, and with full overlap.
         allowed = [(row, pair) for row, (point, _) in enumerate(size_rows)
                    if (pair := getattr(point, name)) is not None]  # fmt: skip
         _add_bars(figure, name, style, [(row + offset, 0.0, low) for row, (low, _) in allowed])
         pale = [(row + offset, low, high) for row, (low, high) in allowed if high > low]
         _add_bars(figure, name, style, pale, opacity=0.35, showlegend=False)
-    intervals = [(row - 0.27, ratio.low, ratio.high) for row, ratio in enumerate(ratios)
+    intervals = [(row - _OFFSET, ratio.low, ratio.high) for row, ratio in enumerate(ratios)
                  if ratio.high > ratio.low]  # fmt: skip
     spread = PhaseStyle("", "", INK)
     _add_bars(figure, "95 % interval", spread, intervals, thick=_THIN, showlegend=False)
@@ -94,7 +98,10 @@ def _add_bars(
     thick: float = _THICK,
     **options: Any,
 ) -> None:
-    """Add bars, if there are any; each has a row, and an efficiency where it begins and ends."""
+    """Add bars, if there are any.
+
+    Each bar is a tuple: its row, and the efficiencies (1 is ideal) at which it begins and ends.
+    """
     if bars:
         figure.add_bar(
             name=name, orientation="h", y=[row for row, _, _ in bars],
@@ -113,9 +120,8 @@ def _table(
     several: bool,
     notes: Any = (),
 ) -> Table:
-    unit = (
-        size_rows[0][1].unit if len({study.unit for _, study in size_rows}) == 1 else "per second"
-    )
+    units = {study.unit for _, study in size_rows}
+    unit = units.pop() if len(units) == 1 else "per second"
     head = ("ranks", "iteration ms", "95 % interval", unit, "efficiency", "95 % interval",
             "calibrated", "nominal")  # fmt: skip
     rows = []

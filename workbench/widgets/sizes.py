@@ -34,7 +34,7 @@ def sizes_figure(
 ) -> Any:
     """Draw the time of collectives by their size, with the lines of the fabric if known.
 
-    A point is a buffer, the collectives that travelled together (`timings.frame.collectives`).
+    A point is a buffer, the collectives that were sent together (`timings.frame.collectives`).
     It shows the bytes, and the service time, which excludes queueing. If no service time is known,
     a point is a collective. It shows the shortest time over ranks from submitted to finished,
     which excludes waiting for a late rank. Points are medians over iterations, and their error bars
@@ -69,7 +69,7 @@ def sizes_figure(
     by_buffer = not with_service.empty
     points = _quantiles(_buffers(with_service) if by_buffer else _collectives(frame))
     left_out = len(points) - _MAX_POINTS
-    points = points.nlargest(_MAX_POINTS, "total_us")  # those with the most time
+    points = points.nlargest(_MAX_POINTS, "total_us")  # the points with the most time in total
     figure = new_figure("Time of collectives, by size")
     for index, (kind, kind_points) in enumerate(points.groupby("kind", sort=True)):
         figure.add_trace(_marks(str(kind), kind_points, _SYMBOLS[index % len(_SYMBOLS)]))
@@ -127,16 +127,17 @@ def _quantiles(rows: pd.DataFrame) -> pd.DataFrame:
 def _lines(
     points: pd.DataFrame, fabric: FittedFabric | None, nominal_gbps: float | None, n: int
 ) -> Iterator[Any]:
+    """Yield the calibrated and the nominal line, if known; `n` is the number of ranks."""
     sizes = np.geomspace(points["bytes"].min(), points["bytes"].max(), _LINE_POINTS).tolist()
     if fabric is not None and fabric.n > 1:
-        micros = [fabric.predict_us(size) for size in sizes]
+        times_us = [fabric.predict_us(size) for size in sizes]
         name = f"calibrated, \u00b1 {fabric.error * 100:.0f} %"
         name += "" if fabric.reliable else ": unreliable"
-        yield line_trace(name, sizes, micros, FORWARD, "solid")
+        yield line_trace(name, sizes, times_us, FORWARD, "solid")
     if nominal_gbps is not None and n > 1:
         name = f"nominal, ring of {n} at {nominal_gbps:g} Gbit/s"
-        micros = [ring_us(size, n, nominal_gbps) for size in sizes]
-        yield line_trace(name, sizes, micros, EXPOSED, "dash")
+        times_us = [ring_us(size, n, nominal_gbps) for size in sizes]
+        yield line_trace(name, sizes, times_us, EXPOSED, "dash")
 
 
 def _marks(kind: str, points: pd.DataFrame, symbol: str) -> Any:
@@ -157,12 +158,12 @@ def _marks(kind: str, points: pd.DataFrame, symbol: str) -> Any:
     )  # fmt: skip
 
 
-def line_trace(name: str, sizes: list[float], micros: list[float], phase: Any, dash: str) -> Any:
+def line_trace(name: str, sizes: list[float], times_us: list[float], phase: Any, dash: str) -> Any:
     """Return a line of times in microseconds by size in bytes, drawn in milliseconds."""
     import plotly.graph_objects as go
 
     return go.Scatter(
-        name=name, mode="lines", x=sizes, y=[micro / 1e3 for micro in micros],
+        name=name, mode="lines", x=sizes, y=[us / 1e3 for us in times_us],
         line={"color": phase.color, "width": 2, "dash": dash},
         hovertemplate=name + "<br>%{x:,.0f} bytes: %{y:.3f} ms<extra></extra>",
     )  # fmt: skip

@@ -49,7 +49,7 @@ COLUMNS = (
 """The columns of a `RowWindow`, in order. Times are in microseconds; `end_s` is in seconds
 since the start of the run's first iteration. `logged_0` and `logged_1` are the first two values
 that cells log (`Status.logged`): NaN without a value, infinite if the value was not finite.
-`left_out` is the reason why means leave the iteration out (`timings.figures.untypical`); it is 0 in
+`left_out` is the reason why means leave the iteration out (`timings.figures.untypical`); 0 in
 typical iterations."""
 
 State = Literal["waiting", "running", "ended"]
@@ -192,9 +192,9 @@ class StageEntry:
     group
         The pipeline's group of ranks, or its ranks.
     stage, rank
-        Its position in the pipeline, from 0, and its rank.
+        The position of the stage in the pipeline, from 0, and the rank that runs the stage.
     idle_us, idle_share
-        How long it waits for messages, and this time as a share of the iteration.
+        How long the stage waits for messages, and this time as a share of the iteration.
     ideal_share
         The share of idle time if all stages were equally fast.
     """
@@ -216,7 +216,7 @@ class Details:
     first_iteration, last_iteration
         The range, both included; -1 if it is empty.
     summary
-        Its key figures.
+        The key figures of the range.
     collectives
         The most expensive first, at most `MAX_COLLECTIVES`.
     names
@@ -250,7 +250,7 @@ class RowWindow:
     Attributes
     ----------
     cursor
-        How many rows the run had received when this was read; the argument of the next
+        How many rows the run had received when the window was read; the argument of the next
         `TimingSource.since`.
     data
         float32 of shape (len(COLUMNS), rows), C order, NaN where unknown; a row
@@ -304,7 +304,9 @@ class TimingSource(Protocol):
         """Return at most `max_rows` rows of the iterations nearest before `iteration`."""
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
-        """Return the cost of the iterations `first` to `last`, both included; None: the newest.
+        """Return the cost of the iterations `first` to `last`, both included.
+
+        By default, the range ends with the newest iteration.
 
         Called at most once a second, and when the user selects a range.
         """
@@ -330,6 +332,6 @@ class TimingSource(Protocol):
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when a run begins or ends, or its status changes; return an unsubscriber.
 
-        The source may also call it for new rows, from any thread. The callback returns
+        The source may also call `callback` for new rows, from any thread. The callback returns
         immediately. A view also polls for rows until the run has ended.
         """

@@ -14,7 +14,7 @@ _NOT_COUNTED = Unknown("the number of microbatches is not known: stages send dif
 
 
 def stage_entries(timings: Timings, first: int, last: int) -> tuple[StageEntry, ...] | Unknown:
-    """Return the stages in some iterations, or why they are unknown; empty without messages."""
+    """Return the stages in some iterations, or why they are unknown; empty without pipelines."""
     pipelines, pipeline_stages = stages.newest(timings, timings.between(first, last))
     entries = tuple(
         StageEntry(
@@ -31,7 +31,7 @@ def stage_entries(timings: Timings, first: int, last: int) -> tuple[StageEntry, 
 
 
 def stages_table(reading: TimingsReading) -> str:
-    """Return an HTML table of the stages, or why they are unknown; empty without messages."""
+    """Return an HTML table of the stages, or why they are unknown; empty without pipelines."""
     stages_or_reason = reading.details.stages
     if isinstance(stages_or_reason, Unknown):
         return Table(f"Pipeline stages: {stages_or_reason.reason}", (), ())._repr_html_()

@@ -18,6 +18,7 @@ from workbench.widgets.figure_table import floats, plain, points, row_names, val
 from workbench.widgets.svg import label, line, number, tag
 from workbench.widgets.table import Table
 
+# Lengths are in pixels.
 WIDTH = 900
 INK = "#797979"
 """Grey, with a contrast of 4.3 : 1 both with white and with #111111."""
@@ -79,7 +80,10 @@ class _Axis(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """The traces that share axes, and the names of the rows, if any."""
+    """The traces that share axes, and the names of the rows, if any.
+
+    `titles` are the titles of the x axis and the y axis.
+    """
 
     traces: list[Any]
     x: _Axis
@@ -91,12 +95,12 @@ class _Panel(NamedTuple):
 def _picture(figure: Any, name: str) -> str:
     legend = _legend_entries(figure)
     left_px = _left_px(row_names(figure))
-    per_row = int(WIDTH - left_px) // _LEGEND_PX
-    top = _TOP + _LEGEND_ROW_PX * max(0, math.ceil(len(legend) / per_row) - 1)
+    entries_per_row = int(WIDTH - left_px) // _LEGEND_PX
+    top = _TOP + _LEGEND_ROW_PX * max(0, math.ceil(len(legend) / entries_per_row) - 1)
     notes = [plain(note.text) for note in figure.layout.annotations if note.text]
     height = float(figure.layout.height or 400) - 20 * len(notes)
     bottom = max(height, top + _BELOW + 80) - _BELOW
-    parts = [tag("title", {}, escape(name)), *_legend(legend, per_row, left_px)]
+    parts = [tag("title", {}, escape(name)), *_legend(legend, entries_per_row, left_px)]
     names = list(dict.fromkeys(trace.xaxis or "x" for trace in figure.data))
     width = (WIDTH - left_px - _RIGHT) / max(1, len(names))
     gap = 24 if len(names) > 1 else 0
@@ -104,12 +108,15 @@ def _picture(figure: Any, name: str) -> str:
         traces = [trace for trace in figure.data if (trace.xaxis or "x") == axis]
         left = left_px + index * width
         panel = _panel(figure, axis, traces, (left, left + width - gap), (top, bottom))
-        parts += [*_axes(panel, named=index == 0), *(_draw(panel, trace) for trace in traces)]
+        parts += [
+            *_axes(panel, with_row_names=index == 0),
+            *(_draw(panel, trace) for trace in traces),
+        ]
     for line_number, note in enumerate(notes):
         parts.append(label(left_px, bottom + _BELOW + _NOTE_PX * line_number, note, opacity=0.8))
-    total = bottom + _BELOW + _NOTE_PX * len(notes)
+    total_height = bottom + _BELOW + _NOTE_PX * len(notes)
     style = f"max-width:{WIDTH}px;width:100%;height:auto;font:12px system-ui,sans-serif;color:{INK}"
-    box = {"viewBox": f"0 0 {WIDTH} {number(total)}", "role": "img", "style": style}
+    box = {"viewBox": f"0 0 {WIDTH} {number(total_height)}", "role": "img", "style": style}
     return tag("svg", {"xmlns": "http://www.w3.org/2000/svg", **box}, *parts)
 
 
@@ -120,23 +127,28 @@ def _panel(
     figure: Any,
     name: str,
     traces: list[Any],
-    across: tuple[float, float],
-    down: tuple[float, float],
+    x_ends: tuple[float, float],
+    y_ends: tuple[float, float],
 ) -> _Panel:
+    """Return a panel; `x_ends` and `y_ends` are the coordinates of its edges, in pixels."""
     x_axis = figure.layout["xaxis" + name[1:]]
-    log = x_axis.type == "log", figure.layout.yaxis.type == "log"
+    x_is_log = x_axis.type == "log"
+    y_is_log = figure.layout.yaxis.type == "log"
     rows = row_names(figure)
-    x = _axis([value for trace in traces for value in _across(traces, trace)], across, log=log[0])
+    x = _axis(
+        [value for trace in traces for value in _x_values(traces, trace)], x_ends, log=x_is_log
+    )
     if rows:
-        y = _Axis(-0.5, len(rows) - 0.5, *down, log=False)
+        y = _Axis(-0.5, len(rows) - 0.5, *y_ends, log=False)
     else:
-        heights = [value for trace in traces for value in _up(trace)]
-        y = _axis(heights, (down[1], down[0]), log=log[1])
+        top, bottom = y_ends
+        y_values = [value for trace in traces for value in _y_values(trace)]
+        y = _axis(y_values, (bottom, top), log=y_is_log)
     titles = plain(x_axis.title.text or ""), plain(figure.layout.yaxis.title.text or "")
     return _Panel(traces, x, y, rows, titles)
 
 
-def _across(traces: list[Any], trace: Any) -> Iterator[float]:
+def _x_values(traces: list[Any], trace: Any) -> Iterator[float]:
     if trace.type == "bar":
         for base, width in zip(_bases(traces, trace), floats(trace.x), strict=True):
             yield from (base, base + width)
@@ -161,12 +173,13 @@ def _bases(traces: list[Any], trace: Any) -> list[float]:
     return [ends.get(y, 0.0) for y in values(trace.y)]
 
 
-def _up(trace: Any) -> Iterator[float]:
+def _y_values(trace: Any) -> Iterator[float]:
     for low, middle, high in points(trace):
         yield from (low, middle, high)
 
 
 def _axis(values: list[float], ends: tuple[float, float], *, log: bool) -> _Axis:
+    """Return an axis that covers the values; a linear axis includes 0."""
     drawable = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
     low, high = (min(drawable), max(drawable)) if drawable else (1.0, 1.0)
     if log:
@@ -177,19 +190,21 @@ def _axis(values: list[float], ends: tuple[float, float], *, log: bool) -> _Axis
 # Drawing
 
 
-def _axes(panel: _Panel, *, named: bool) -> Iterator[str]:
+def _axes(panel: _Panel, *, with_row_names: bool) -> Iterator[str]:
+    """Draw the grid lines, the labels of ticks or rows, and the titles of the axes."""
     x = panel.x
     y = panel.y
     rows = panel.rows
+    x_title, y_title = panel.titles
     bottom = max(y.start, y.end)
     for value in x.ticks():
         yield line(x.at(value), min(y.start, y.end), x.at(value), bottom)
         yield label(x.at(value), bottom + 16, _tick(value, log=x.log), text_anchor="middle")
     middle = (x.start + x.end) / 2
-    yield label(middle, bottom + 34, panel.titles[0], text_anchor="middle")
+    yield label(middle, bottom + 34, x_title, text_anchor="middle")
     if rows:
         step = math.ceil(len(rows) * 14 / abs(y.end - y.start))
-        for index, row in enumerate(rows if named else ()):
+        for index, row in enumerate(rows if with_row_names else ()):
             if index % step == 0:
                 yield label(x.start - 8, y.at(index) + 4, row, text_anchor="end")
         return
@@ -198,7 +213,7 @@ def _axes(panel: _Panel, *, named: bool) -> Iterator[str]:
         yield label(x.start - 8, y.at(value) + 4, _tick(value, log=y.log), text_anchor="end")
     center = (y.start + y.end) / 2
     rotated = {"transform": f"rotate(-90 {number(x.start - 70)} {number(center)})"}
-    yield label(x.start - 70, center, panel.titles[1], text_anchor="middle", **rotated)
+    yield label(x.start - 70, center, y_title, text_anchor="middle", **rotated)
 
 
 def _draw(panel: _Panel, trace: Any) -> str:
@@ -207,6 +222,7 @@ def _draw(panel: _Panel, trace: Any) -> str:
 
 
 def _bars(panel: _Panel, trace: Any) -> Iterator[str]:
+    """Draw horizontal bars."""
     widths = floats(trace.width) or [0.7] * len(values(trace.x))
     bases = _bases(panel.traces, trace)
     paint = {"fill": trace.marker.color, "stroke": trace.marker.line.color, "stroke_width": 0.5}
@@ -224,6 +240,7 @@ def _bars(panel: _Panel, trace: Any) -> Iterator[str]:
 
 
 def _boxes(panel: _Panel, trace: Any) -> Iterator[str]:
+    """Draw horizontal boxes, with whiskers to the outer quantiles and a line at the median."""
     stroke = {"stroke": trace.line.color, "stroke_width": 2, "stroke_opacity": 1}
     fences = (trace.lowerfence, trace.q1, trace.median, trace.q3, trace.upperfence)
     half = min(12.0, 0.35 * abs(panel.y.at(1) - panel.y.at(0)))
@@ -239,6 +256,7 @@ def _boxes(panel: _Panel, trace: Any) -> Iterator[str]:
 
 
 def _marks(panel: _Panel, trace: Any) -> Iterator[str]:
+    """Draw a line, or points with their error bars."""
     xs = [panel.x.at(x) for x in floats(trace.x)]
     if "lines" in (trace.mode or ""):
         ys = [panel.y.at(y) for y in floats(trace.y)]
@@ -255,6 +273,7 @@ def _marks(panel: _Panel, trace: Any) -> Iterator[str]:
 
 
 def _legend_entries(figure: Any) -> list[tuple[str, str, float]]:
+    """Return the name, the colour and the opacity of each trace in the legend."""
     if figure.layout.showlegend is False:
         return []
     return [
@@ -271,16 +290,19 @@ def _left_px(rows: list[str]) -> float:
     return max(_MIN_LEFT, min(_MAX_LEFT, _CHARACTER_PX * max(map(len, rows), default=0) + 12))
 
 
-def _legend(entries: list[tuple[str, str, float]], per_row: int, left_px: float) -> Iterator[str]:
+def _legend(
+    entries: list[tuple[str, str, float]], entries_per_row: int, left_px: float
+) -> Iterator[str]:
     for index, (name, color, opacity) in enumerate(entries):
-        x = left_px + (index % per_row) * _LEGEND_PX
-        y = 8 + (index // per_row) * _LEGEND_ROW_PX
+        x = left_px + (index % entries_per_row) * _LEGEND_PX
+        y = 8 + (index // entries_per_row) * _LEGEND_ROW_PX
         box = {"x": x, "y": y, "width": 10, "height": 10, "fill": color, "opacity": opacity}
         yield tag("rect", box)
         yield label(x + 15, y + 9, name)
 
 
 def _tick(value: float, *, log: bool) -> str:
+    """Return the label of a tick; a logarithmic axis uses unit prefixes, such as ``10k``."""
     if log:
         for power, letter in _POWERS.items():
             if value >= power:

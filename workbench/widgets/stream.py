@@ -95,16 +95,17 @@ class Stream:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        mean_s = 0.0
+        mean_cpu_s = 0.0
         while not self._closed.is_set():
             self._changed.clear()
             began = time.monotonic()
             cpu_began = time.thread_time()
             self.flush()
             self._tick()
-            # The mean is slow to change, so that a full window, once a second, delays no message.
-            mean_s += RECENT * (time.thread_time() - cpu_began - mean_s)
+            # The moving average changes slowly, so that a full window, once a second, delays no
+            # message.
+            mean_cpu_s += RECENT * (time.thread_time() - cpu_began - mean_cpu_s)
             ended = self._source.status().state == "ended"
             self._changed.wait(IDLE_POLL_S if ended else POLL_S)
-            rest = began + max(MIN_S, min(mean_s / SHARE, MAX_S)) - time.monotonic()
-            self._closed.wait(max(GATHER_S, rest))
+            wait_s = began + max(MIN_S, min(mean_cpu_s / SHARE, MAX_S)) - time.monotonic()
+            self._closed.wait(max(GATHER_S, wait_s))

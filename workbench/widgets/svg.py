@@ -19,12 +19,14 @@ def tag(name: str, attributes: Mapping[str, object], *children: str) -> str:
     >>> tag("line", {"x1": 0, "stroke_width": 2})
     '<line x1="0" stroke-width="2"/>'
     """
-    written = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
     )
-    inner = "".join(children)
-    return f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>"
+    content = "".join(children)
+    return (
+        f"<{name}{attribute_text}>{content}</{name}>" if content else f"<{name}{attribute_text}/>"
+    )
 
 
 def label(x: float, y: float, text: str, **attributes: object) -> str:
@@ -136,6 +138,6 @@ def axis_end(values: NDArray[np.float64]) -> float:
     positive = values[np.isfinite(values) & (values > 0)]
     if len(positive) == 0:
         return 1.0
-    high = float(np.quantile(positive, 0.95))
+    percentile_95 = float(np.quantile(positive, 0.95))
     top = float(positive.max())
-    return round_up((top if top <= 2 * high else 1.25 * high) * 1.04)
+    return round_up((top if top <= 2 * percentile_95 else 1.25 * percentile_95) * 1.04)

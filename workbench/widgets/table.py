@@ -39,7 +39,7 @@ class Table:
         rows: Sequence[Sequence[str]],
         notes: Sequence[str] = (),
     ) -> None:
-        # Made printable, because some text comes from files and other VMs.
+        # The texts are made printable, because some text comes from files and other VMs.
         self._title = printable(title)
         self._head = head
         self._rows = [[printable(cell) for cell in row] for row in rows]
@@ -48,10 +48,13 @@ class Table:
     def __repr__(self) -> str:
         lines = [self._head, *self._rows] if self._rows else []
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        adjust = [str.rjust if right else str.ljust for right in self._numeric()]
+        justify_functions = [
+            str.rjust if is_numeric else str.ljust for is_numeric in self._numeric()
+        ]
         table = [
             "  ".join(
-                move(cell, width) for move, cell, width in zip(adjust, line, widths, strict=True)
+                justify(cell, width)
+                for justify, cell, width in zip(justify_functions, line, widths, strict=True)
             ).rstrip()
             for line in lines
         ]
@@ -64,7 +67,7 @@ class Table:
         )
         if not self._rows:
             return title + notes
-        styles = [_CELL + ("right" if right else "left") for right in self._numeric()]
+        styles = [_CELL + ("right" if is_numeric else "left") for is_numeric in self._numeric()]
         head = "".join(
             f'<th scope="col" style="{style}">{escape(name)}</th>'
             for name, style in zip(self._head, styles, strict=True)

@@ -101,7 +101,8 @@ def summary_text(reading: TimingsReading) -> str:
     grid = Grid(window, ranks)
     if not len(grid):
         return reading.status.message
-    columns = list(rank_means(grid, list(_TEXT_FIGURES))[0].values())
+    means, _ = rank_means(grid, list(_TEXT_FIGURES))
+    columns = list(means.values())
     rows = [[f"rank {rank}", *_text_cells(columns, index)] for index, rank in enumerate(ranks)]
     lines = [["", *(FIGURES[name].label for name in _TEXT_FIGURES)], *rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
@@ -112,11 +113,11 @@ def summary_text(reading: TimingsReading) -> str:
 
 
 def _notes(reading: TimingsReading, left_out_notes: list[str]) -> list[str]:
-    """Return the caveats of the means: left-out iterations, missing communication."""
-    others = [note for note in reading.summary.notes if note.startswith(UNHEARD)]
+    """Return the notes on the means: left-out iterations, missing communication, progress."""
+    remarks = [note for note in reading.summary.notes if note.startswith(UNHEARD)]
     if isinstance(progress := reading.summary.progress, str):
-        others.insert(0, f"{progress[0].upper()}{progress[1:]}.")
-    return [*left_out_notes, *filter(None, [reading.status.unrecorded]), *others]
+        remarks.insert(0, f"{progress[0].upper()}{progress[1:]}.")
+    return [*left_out_notes, *filter(None, [reading.status.unrecorded]), *remarks]
 
 
 def collectives_table(reading: TimingsReading) -> str:
@@ -188,12 +189,14 @@ def _cell(value: float, name: str) -> str:
 
 
 def _figure(value: float | Unknown, decimals: int = 0, factor: float = 1) -> str:
+    """Return a key figure times `factor` as text, or a dash with the reason if it is unknown."""
     if isinstance(value, Unknown):
         return f"{DASH} ({value.reason})"
     return f"{value * factor:,.{decimals}f}"
 
 
 def _text_cells(columns: list[Array], index: int) -> list[str]:
+    """Return the cells of the rank at an index: times in ms, other figures in their units."""
     cells = []
     for name, column in zip(_TEXT_FIGURES, columns, strict=True):
         value = float(column[index])

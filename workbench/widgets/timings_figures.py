@@ -18,46 +18,46 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
     from workbench.timings.source import TimingsSource
 
-VERBS = ("waterfall", "ranks", "collectives")
+SUBCOMMANDS = ("waterfall", "ranks", "collectives")
 
 
-def timings_figure(cluster: Cluster | None, verb: str, words: list[str]) -> Any:
-    """Return the figure of a ``%timings`` verb.
+def timings_figure(cluster: Cluster | None, subcommand: str, words: list[str]) -> Any:
+    """Return the figure of a ``%timings`` subcommand.
 
     Parameters
     ----------
     cluster
         The notebook's cluster, if any.
-    verb
-        One of `VERBS`.
+    subcommand
+        One of `SUBCOMMANDS`.
     words
-        The words after the verb: the name of a recorded run, which is drawn instead of the
+        The words after the subcommand: the name of a recorded run, which is drawn instead of the
         cluster, and for ``waterfall`` the number of an iteration.
 
     Raises
     ------
     UsageError
-        The words do not fit the verb, or there is nothing to draw.
+        The words do not fit the subcommand, or there is nothing to draw.
     """
     names = [word for word in words if not word.isdecimal()]
-    numbers = [int(word) for word in words if word.isdecimal()]
-    max_numbers = 1 if verb == "waterfall" else 0
-    if len(names) > 1 or len(numbers) > max_numbers:
-        number = ", and one iteration's number" if verb == "waterfall" else ""
+    iterations = [int(word) for word in words if word.isdecimal()]
+    max_iterations = 1 if subcommand == "waterfall" else 0
+    if len(names) > 1 or len(iterations) > max_iterations:
+        iteration_phrase = ", and one iteration's number" if subcommand == "waterfall" else ""
         raise UsageError(
-            f"%timings {verb} {' '.join(words)}: too many arguments. {verb} accepts the name of "
-            f"one run{number}."
+            f"%timings {subcommand} {' '.join(words)}: too many arguments. {subcommand} accepts "
+            f"the name of one run{iteration_phrase}."
         )
     if names:
         cluster = None
-        timings: TimingsSource = _run(names[0], f"%timings {verb} {' '.join(words)}")
+        timings: TimingsSource = _run(names[0], f"%timings {subcommand} {' '.join(words)}")
     else:
         cluster = registry.required() if cluster is None else cluster
         timings = cluster.timings
         print_unrecorded(cluster)
-    if verb == "waterfall":
-        return waterfall_figure(timings, numbers[0] if numbers else None)
-    if verb == "ranks":
+    if subcommand == "waterfall":
+        return waterfall_figure(timings, iterations[0] if iterations else None)
+    if subcommand == "ranks":
         return ranks_figure(timings)
     if cluster is None:
         return sizes_figure(timings)
@@ -66,6 +66,7 @@ def timings_figure(cluster: Cluster | None, verb: str, words: list[str]) -> Any:
 
 
 def _run(name: str, command: str) -> TimingsSource:
+    """Open a recorded run; the error for an unknown run names the command."""
     try:
         return open_run(name)
     except RunError as error:

@@ -37,7 +37,7 @@ class TrainingShare:
 def exposed_share(cluster: Cluster) -> float | Unknown:
     """Return the exposed share of the newest iterations, over all ranks, or why it is unknown."""
     if cluster.state in {"stopped", "starting"}:
-        return _NOT_YET  # the modules below are not loaded for this
+        return _NOT_YET  # without loading the modules below
     from workbench.timings.summary import LATEST, summarize
 
     timings = cluster.timings

@@ -12,17 +12,21 @@ from workbench.widgets.svg import label, line, number, tag
 _MAX_LEAVES = 40
 """Limit of the devices in a picture; for more, the distance matrix is clearer."""
 _MAX_GPUS = 16
+# Lengths are in pixels.
 _BOX_WIDTH = 76
 _BOX_HEIGHT = 30
 _GAP = 8
 _LEVEL = 54
-_EDGE = 2  # distance from the picture's border
-_STYLES = {  # fill and edge, legible on white and black; text has the page's colour
+"""Distance between the tops of two levels of boxes."""
+_EDGE = 2
+"""Distance of the boxes from the picture's border."""
+_STYLES = {
     "gpu": ("rgba(118, 185, 0, 0.22)", "#6da800"),
     "nic": ("rgba(33, 150, 243, 0.20)", "#2196f3"),
     "bridge": ("rgba(127, 127, 127, 0.12)", "#8a8a8a"),
     "cpu": ("rgba(127, 127, 127, 0.20)", "#8a8a8a"),
 }
+"""Fill and edge of a box, legible on white and black; its text has the page's colour."""
 _NVLINK = "#e07b00"
 
 
@@ -38,7 +42,7 @@ class _Node:
 
     @property
     def depth(self) -> int:
-        """Number of levels below this one."""
+        """Number of levels below this box."""
         return 1 + max((node.depth for node in self.below.values()), default=-1)
 
     @property
@@ -61,21 +65,21 @@ def tree_picture(snapshot: Snapshot) -> str:
 
 def _draw(snapshot: Snapshot, tree: PciTree, leaves: list[PciDevice]) -> str:
     roots: dict[str, _Node] = {}
-    placed: dict[str, _Node] = {}
+    nodes_by_address: dict[str, _Node] = {}
     for device in leaves:
         key, text = _root(tree, device)
         node = roots.setdefault(key, _Node("cpu", text))
         for switch in reversed(switches_above(tree, device.address)):
             node = node.below.setdefault(switch, _Node("bridge", "PCIe switch"))
-        placed[device.address] = _Node(str(device.kind), _name(snapshot, device))
-        node.below[device.address] = placed[device.address]
+        nodes_by_address[device.address] = _Node(str(device.kind), _name(snapshot, device))
+        node.below[device.address] = nodes_by_address[device.address]
     width: float = _EDGE
     for root in roots.values():
         width = _lay_out(root, width) + _GAP
     levels = max(root.depth for root in roots.values())
     bottom = _EDGE + levels * _LEVEL
     parts = [_box(root, _EDGE, bottom) for root in roots.values()]
-    bars = _nvlinks(snapshot, placed, bottom + _BOX_HEIGHT)
+    bars = _nvlinks(snapshot, nodes_by_address, bottom + _BOX_HEIGHT)
     height = bottom + _BOX_HEIGHT + _EDGE + (22 * len(bars) + 4 if bars else 0)
     picture = {
         "xmlns": "http://www.w3.org/2000/svg",
@@ -143,9 +147,9 @@ def _box(node: _Node, top: float, bottom: float) -> str:
     return tag("g", {}, *parts)
 
 
-def _nvlinks(snapshot: Snapshot, placed: dict[str, _Node], top: float) -> list[str]:
+def _nvlinks(snapshot: Snapshot, nodes_by_address: dict[str, _Node], top: float) -> list[str]:
     """Draw a bar below each group of GPUs connected by NVLink."""
-    gpus = {gpu.index: placed.get(str(gpu.pci_address)) for gpu in snapshot.gpus}
+    gpus = {gpu.index: nodes_by_address.get(str(gpu.pci_address)) for gpu in snapshot.gpus}
     drawn_gpus = [index for index, node in gpus.items() if node is not None][:_MAX_GPUS]
     groups: list[list[int]] = []
     for index in drawn_gpus:

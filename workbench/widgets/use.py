@@ -29,7 +29,7 @@ def use_view(line: str, args: Any) -> UseView:
     Raises
     ------
     UsageError
-        The line has arguments that do not fit.
+        The line has ``--days`` without ``use``, or options of another view.
     """
     if args.file != "use" or args.write_topology:
         raise UsageError(
@@ -44,11 +44,11 @@ class UseView:
 
     def __init__(self, days: int, store: UseStore | None = None) -> None:
         self.records = (store or UseStore()).read(days)
-        off = [] if is_on() else [OFF]
+        off_notes = [] if is_on() else [OFF]
         rows = use_rows(self.records)
         period = "today" if days == 1 else f"the last {days} days"
         title = f"Use of allocated GPUs and CPU ranks, {period}:"
-        notes = [*NOTES, *off] if rows else [NOTHING, *off]
+        notes = [*NOTES, *off_notes] if rows else [NOTHING, *off_notes]
         self._tables = [Table(title, USE_HEAD, rows, notes)]
         if idle := idle_rows(self.records):
             title = f"Idle allocations, of which less than {BUSY_SHARE:.0%} was used:"

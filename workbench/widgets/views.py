@@ -44,16 +44,16 @@ def timings_view(cluster: Cluster, view: str) -> Any:
 
 
 def _remove_old_views(cluster: Cluster) -> list[LiveView]:
-    """Remove and return the views of other, stopped clusters, because each has a thread.
+    """Remove and return the views of other, stopped clusters, because each view has a thread.
 
     The last view is kept, because a stopped cluster may be started again.
     """
-    old = [other for other in _live_views if other is not cluster and other.timings.closed]
-    return [_live_views.pop(other) for other in old]
+    old_clusters = [other for other in _live_views if other is not cluster and other.timings.closed]
+    return [_live_views.pop(other) for other in old_clusters]
 
 
 class TimingsSummary:
-    """The key figures of a run as a table, at the time when it was created."""
+    """The key figures of a run as a table, read when the object is created."""
 
     def __init__(self, source: ClusterSource) -> None:
         self._reading = TimingsReading.take(source, _TABLE_ROWS)
@@ -109,7 +109,7 @@ class Causes:
 
 
 def print_unrecorded(cluster: Cluster) -> None:
-    """Print which cells are not recorded, for views that do not show this themselves."""
+    """Print which cells are not recorded, for views that do not show these cells themselves."""
     if note := cluster.timings.unrecorded:
         sys.stdout.write(f"{note}\n")
 

@@ -25,12 +25,13 @@ WAIT_S = 0.9
 """A VM that does not answer within this time is shown as unknown until it answers."""
 
 LAPSE_S = 12.0
-"""The panel renews its request every four seconds; after this time it counts as closed."""
+"""A panel without a renewed request for this time counts as closed; it renews every 4 s."""
 
 _PERIOD_S = 1.0
 _SNAPSHOT_INTERVAL_S = 60.0
 """Interval between snapshots, because hardware and settings change rarely."""
 _OFF = float("-inf")
+"""The end of watching while no panel is open."""
 _REPEAT_S = 3.0
 """Interval between descriptions of the VMs while a cell runs.
 
@@ -71,7 +72,7 @@ class VmWatch:
         self._thread: threading.Thread | None = None
         self._watch_until = _OFF
         self._views: list[VmView] = []
-        self._sent: dict[str, Any] | None = None
+        self._sent_description: dict[str, Any] | None = None
         self._sent_at = float("-inf")
         self._last_error = ""
 
@@ -81,7 +82,7 @@ class VmWatch:
         """Start or continue watching."""
         with self._lock:
             if self._watch_until == _OFF:
-                self._sent = None  # a new viewer has not received it
+                self._sent_description = None  # a new panel has not received the description
             self._watch_until = time.monotonic() + LAPSE_S
             if self._thread is None:
                 self._wake.clear()
@@ -97,7 +98,7 @@ class VmWatch:
 
     def refresh(self) -> None:
         """Send the last description to a new page, and request new snapshots of all VMs."""
-        self._sent = None
+        self._sent_description = None
         for view in list(self._views):
             view.refresh()
         self._wake.set()
@@ -125,7 +126,7 @@ class VmWatch:
                 return True
             self._thread = None
             self._views = []
-            self._sent = None
+            self._sent_description = None
             _log.debug("stopped watching the VMs")
             return False
 
@@ -135,16 +136,16 @@ class VmWatch:
         old_ring_keys = self._ring_keys
         self._ring_keys = [_ring_key(rank) for rank in ranks]
         changed = self._update_views(self._agents()) or old_ring_keys != self._ring_keys
-        others = [view for view in self._views if not view.local]
-        for view in others:
+        remote_views = [view for view in self._views if not view.local]
+        for view in remote_views:
             view.request_sample()
-        if self._sent is None:  # the first message waits briefly for current snapshots
+        if self._sent_description is None:  # the first message waits briefly for current snapshots
             for view in self._views:
                 view.wait(began + WAIT_S)
         for view in self._views:
             changed |= view.update()
         self._send_vms(changed, ranks)
-        samples = {view.name: view.sample(began + WAIT_S) for view in others}
+        samples = {view.name: view.sample(began + WAIT_S) for view in remote_views}
         if samples:
             self._send({"type": "samples", "samples": samples})
 
@@ -158,12 +159,12 @@ class VmWatch:
 
     def _send_vms(self, changed: bool, ranks: Sequence[RankInfo]) -> None:
         now = time.monotonic()
-        message = self._sent
+        message = self._sent_description
         if changed or message is None:
             message = {"type": "vms", **describe(self._views, ranks)}
         elif not (self._views and self._cell_runs() and now - self._sent_at >= _REPEAT_S):
             return
-        self._sent = message
+        self._sent_description = message
         self._sent_at = now
         self._send(message)
 
@@ -190,9 +191,8 @@ def _weakest(ranks: Sequence[RankInfo], snapshots: Mapping[str, Snapshot]) -> Ho
     """Return the weakest hop of the ranks' ring; None if there is no ring."""
     if len(ranks) < 2:
         return None
-    from workbench.fabric import (
-        weakest_hop,
-    )  # imports many modules, which only a panel that watches needs
+    # Imported here, because it imports many modules that only a watching panel needs.
+    from workbench.fabric import weakest_hop
 
     try:
         return weakest_hop(ranks, snapshots)
@@ -206,12 +206,14 @@ def _ring_key(rank: RankInfo) -> tuple[object, ...]:
 
 
 class VmView:
-    """One VM of a cluster; a slow VM does not block it.
+    """One VM of a cluster, as the panel shows it.
+
+    Only `wait` and `sample` wait for the VM, and only until a deadline.
 
     Parameters
     ----------
     agent
-        The agent of the VM. A lost agent is not queried again; its VM gets another agent.
+        The agent of the VM. A lost agent is not queried again; the VM then gets another agent.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -266,7 +268,7 @@ class VmView:
             self.agent.answer(self._snapshot_request, deadline)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return its entry in the message ``vms``."""
+        """Return the VM's entry in the message ``vms``."""
         return {
             "name": self.name,
             "local": self.local,
@@ -289,13 +291,13 @@ class VmView:
     # Current use
 
     def request_sample(self) -> None:
-        """Request a sample, unless one is pending: requests to a slow VM do not accumulate."""
+        """Request a sample, unless a request is pending, so that requests do not accumulate."""
         self._sample = None
-        pending = self._sample_request
-        if self.lost or (pending is not None and pending.answer is None):
+        request = self._sample_request
+        if self.lost or (request is not None and request.answer is None):
             return
-        if pending is not None and pending.took_s > WAIT_S:
-            self._sample = self.agent.answer(pending, 0.0)
+        if request is not None and request.took_s > WAIT_S:
+            self._sample = self.agent.answer(request, 0.0)
         self._sample_request = self.agent.post("sample")
 
     def sample(self, deadline: float) -> Any:
@@ -304,7 +306,9 @@ class VmView:
             return {"unknown": self.lost}
         if self._sample is None:
             assert self._sample_request is not None
-            fresh = time.monotonic() - self._sample_request.asked < WAIT_S
-            self._sample = self.agent.answer(self._sample_request, deadline if fresh else 0.0)
+            was_just_sent = time.monotonic() - self._sample_request.asked < WAIT_S
+            self._sample = self.agent.answer(
+                self._sample_request, deadline if was_just_sent else 0.0
+            )
         self._usage_sample = None if isinstance(self._sample, Unknown) else self._sample
         return encode(self._sample) if self._usage_sample is None else self._usage_sample

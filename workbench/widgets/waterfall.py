@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from workbench.timings.source import TimingsSource
 
 _PHASE_ROW = (-0.42, -0.08)
+"""Top and bottom of the bars of phases; the row of a rank extends from -0.5 to 0.5."""
 _COLLECTIVE_ROWS = (-0.02, 0.42)
-"""Vertical positions, like `_PHASE_ROW`; the row of a rank extends from -0.5 to 0.5."""
+"""Top and bottom of the bars of collectives in the row of a rank."""
 _RANK_PX = 74
 _MIN_PX = 240
 _STACKED = "stacked: only the sum is known"
@@ -75,14 +76,14 @@ def waterfall_figure(timings: TimingsSource, iteration: int | None = None) -> An
     return figure
 
 
-def _chart(number: int, rows: Rows, iteration: Iteration, since_ms: Any) -> Any:
+def _chart(number: int, rows: Rows, iteration: Iteration, rank_begins_ms: Any) -> Any:
     """Return a figure with the bars of all phases and collectives."""
     from workbench.widgets.plotly_figure import new_figure
 
     figure = new_figure(f"Iteration {number}, a row per rank")
-    for phase, bars in _phases(rows, since_ms).items():
+    for phase, bars in _phases(rows, rank_begins_ms).items():
         _add(figure, phase.label, phase.color, phase.edge, bars)
-    queued, running, unsplit = _collectives(iteration, since_ms)
+    queued, running, unsplit = _collectives(iteration, rank_begins_ms)
     _add(figure, "queued", OVERLAPPED.color, OVERLAPPED.edge, queued, opacity=0.35)
     _add(figure, "collective", OVERLAPPED.color, OVERLAPPED.edge, running)
     if unsplit:
@@ -94,15 +95,16 @@ def _chart(number: int, rows: Rows, iteration: Iteration, since_ms: Any) -> Any:
 def _newest(timings: TimingsSource) -> int:
     """Return the newest iteration that the most ranks have reported."""
     rows = select_rows(timings, None)
-    numbers, counts = np.unique(rows["iteration"], return_counts=True)
-    return int(numbers[counts == counts.max()][-1])
+    iterations, counts = np.unique(rows["iteration"], return_counts=True)
+    return int(iterations[counts == counts.max()][-1])
 
 
-def _phases(rows: Rows, since_ms: Any) -> dict[Any, list[_Bar]]:
+def _phases(rows: Rows, rank_begins_ms: Any) -> dict[Any, list[_Bar]]:
+    """Return the bars of each phase; each rank's first bar begins at `rank_begins_ms`."""
     table = columns(rows)
     top, bottom = _PHASE_ROW
     bars: dict[Any, list[_Bar]] = {}
-    begins_ms = since_ms.copy()
+    begins_ms = rank_begins_ms.copy()
     for phase in IN_TIME:
         durations_ms = np.nan_to_num(table[phase.column]) / 1e3
         bars[phase] = [
@@ -117,7 +119,9 @@ def _phases(rows: Rows, since_ms: Any) -> dict[Any, list[_Bar]]:
     return bars
 
 
-def _collectives(iteration: Iteration, since_ms: Any) -> tuple[list[_Bar], list[_Bar], list[_Bar]]:
+def _collectives(
+    iteration: Iteration, rank_begins_ms: Any
+) -> tuple[list[_Bar], list[_Bar], list[_Bar]]:
     """Return the bars of queued, running and unsplit collectives.
 
     A collective without a recorded response, such as DDP's, is unsplit: only its total time is
@@ -135,32 +139,38 @@ def _collectives(iteration: Iteration, since_ms: Any) -> tuple[list[_Bar], list[
             y = row + top + (lane + 0.5) * thickness
             text = f"rank {rank}: {_text(collective)}"
             begin, end = (
-                since_ms[row] + ns / 1e6 for ns in (collective.submitted_ns, collective.finished_ns)
+                rank_begins_ms[row] + ns / 1e6
+                for ns in (collective.submitted_ns, collective.finished_ns)
             )
             if collective.responded_ns is None:
                 unsplit.append(_Bar(y, 0.86 * thickness, begin, end - begin, text))
                 continue
-            responded = since_ms[row] + collective.responded_ns / 1e6
+            responded = rank_begins_ms[row] + collective.responded_ns / 1e6
             queued.append(_Bar(y, 0.86 * thickness, begin, responded - begin, text))
             running.append(_Bar(y, 0.86 * thickness, responded, end - responded, text))
     return queued, running, unsplit
 
 
 def _lanes(collectives: list[Collective]) -> list[int]:
-    """Return a lane for each collective, so that concurrent ones do not share a lane."""
-    free_at: list[int] = []
+    """Return a lane for each collective, so that concurrent collectives do not share a lane."""
+    lanes_free_at_ns: list[int] = []
     lanes = []
     for collective in collectives:
         lane = next(
-            (index for index, free in enumerate(free_at) if free <= collective.submitted_ns),
-            len(free_at),
+            (
+                index
+                for index, free_ns in enumerate(lanes_free_at_ns)
+                if free_ns <= collective.submitted_ns
+            ),
+            len(lanes_free_at_ns),
         )
-        free_at[lane : lane + 1] = [collective.finished_ns]
+        lanes_free_at_ns[lane : lane + 1] = [collective.finished_ns]
         lanes.append(lane)
     return lanes
 
 
 def _text(collective: Collective) -> str:
+    """Return the text that is shown when the pointer is on a collective."""
     duration_ms = (collective.finished_ns - collective.submitted_ns) / 1e6
     lines = [
         collective.label,
@@ -207,8 +217,8 @@ def _name(rank: int, vm: str | None) -> str:
 
 def _notes(alignment: Alignment) -> tuple[str, ...]:
     max_error_us = max(alignment.uncertainty_ns.values()) / 1e3
-    error = f", ± {max_error_us:,.0f} µs" if 0 < max_error_us < float("inf") else ""
+    uncertainty = f", ± {max_error_us:,.0f} µs" if 0 < max_error_us < float("inf") else ""
     return (
         "Phases are stacked in their usual order: only their sums are known.",
-        f"Clocks: {alignment.method}{error}.",
+        f"Clocks: {alignment.method}{uncertainty}.",
     )

@@ -30,6 +30,6 @@ def cluster_form_view() -> ClusterForm:
     global _form  # noqa: PLW0603 - one kernel has one form
     from workbench.widgets.study.cluster_form import ClusterForm
 
-    if _form is None or _form.comm is None:  # closed
+    if _form is None or _form.comm is None:  # the form was closed
         _form = ClusterForm()
     return _form

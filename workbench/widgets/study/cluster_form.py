@@ -23,7 +23,7 @@ _UP = frozenset({"starting", "ready", "running", "stopping", "failed"})
 
 
 class ClusterForm(VBox):
-    """Fields that start a cluster, buttons that change it, and its state as a table.
+    """Fields that start a cluster, buttons that change it, and a table of the cluster's state.
 
     Attributes
     ----------

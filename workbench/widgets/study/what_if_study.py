@@ -23,7 +23,7 @@ _CYCLES_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 _CURVE_POINTS = 25
 _ROWS = ["measured", "predicted", "transfers"]
 _DECADES = 1.5
-"""How many powers of ten of link rates are shown on each side of the measured one."""
+"""How many powers of ten of link rates are shown on each side of the measured rate."""
 _SLIDER = {"continuous_update": True, "style": {"description_width": "11em"}}
 
 
@@ -33,7 +33,7 @@ class WhatIfStudy(VBox):
     Attributes
     ----------
     prediction
-        The prediction for the current positions of the sliders; None if there is none.
+        The prediction for the current positions of the sliders; None if these have no prediction.
     controls
         The sliders by the name of their change.
     """
@@ -80,19 +80,19 @@ class WhatIfStudy(VBox):
         self._show(prediction, curve)
 
     def _show(self, prediction: Prediction, curve: list[float]) -> None:
-        bars = prediction.simulated.transfers_us
+        transfers_us = prediction.simulated.transfers_us
         figure = self._figure
         with figure.batch_update():
             figure.update_traces(visible=True, opacity=1.0 if prediction.reliable else 0.3)
             compute, exposed, transfers, line, current = figure.data
-            exposed.base = compute.x = [us / 1e3 for us in _computes(prediction)]
+            exposed.base = compute.x = [us / 1e3 for us in _compute_us(prediction)]
             exposed.x = [
                 prediction.measured_exposed_us / 1e3,
                 prediction.predicted_exposed_us / 1e3,
             ]
-            transfers.base = [begin / 1e3 for begin, _ in bars]
-            transfers.x = [(end - begin) / 1e3 for begin, end in bars]
-            transfers.y = [2] * len(bars)
+            transfers.base = [begin / 1e3 for begin, _ in transfers_us]
+            transfers.x = [(end - begin) / 1e3 for begin, end in transfers_us]
+            transfers.y = [2] * len(transfers_us)
             line.y = curve
             current.x = [self.controls["gbps"].value]
             current.y = [prediction.predicted_us / 1e3]
@@ -147,12 +147,17 @@ def _controls(measured: MeasuredTraining) -> dict[str, Any]:
 
 def _rates(measured: MeasuredTraining) -> list[float]:
     """Return the link rates of the curve, in 10^9 bits per second."""
-    middle = np.log10(link_gbps(measured))
-    return [float(v) for v in np.logspace(middle - _DECADES, middle + _DECADES, _CURVE_POINTS)]
+    log_measured_rate = np.log10(link_gbps(measured))
+    return [
+        float(rate)
+        for rate in np.logspace(
+            log_measured_rate - _DECADES, log_measured_rate + _DECADES, _CURVE_POINTS
+        )
+    ]
 
 
-def _computes(prediction: Prediction) -> tuple[float, float]:
-    """Return the measured and predicted time of an iteration without exposed communication."""
+def _compute_us(prediction: Prediction) -> tuple[float, float]:
+    """Return an iteration without exposed communication in microseconds: measured, predicted."""
     return (
         prediction.measured_us - prediction.measured_exposed_us,
         prediction.predicted_us - prediction.predicted_exposed_us,
