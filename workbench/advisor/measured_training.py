@@ -159,7 +159,8 @@ def _on_one_clock(times: Floats) -> tuple[Floats, Floats]:
 
     All times are in us. The shape of `times` is (iterations, ranks, TIMES, collectives), and of the
     second result (iterations, ranks). The recorded times of a rank count from its own start.
-    All ranks finish the last collective at about the same time, which shows how much earlier than the others a rank began.
+    All ranks finish the last collective at about the same time, which shows how much earlier than
+    the others a rank began.
     """
     last = times[:, :, -1].max(axis=2)
     early = last - last.mean(axis=1, keepdims=True)
