@@ -18,7 +18,8 @@ SLOW_GBPS = 1.0
 """Rate of a slow link, in Gbit/s. If the bytes take little time even at this rate, latency is the
 cause."""
 MIN_BYTES_SHARE = 0.2
-"""The bytes are not the cause of a duration if they take less than this share of it."""
+"""The bytes are not the cause of a duration if they take less than this share of the
+duration."""
 FEW_BUFFERS = 2
 """With at most this number of buffers, fusion cannot save much."""
 MAX_NEGOTIATION_US = 10_000.0
@@ -58,9 +59,9 @@ _CYCLE_FIX = (
 
 
 def exposed_of(evidence: Evidence) -> float:
-    """Return the time, in us, that training waits for gradients, except for late ranks.
+    """Return the time per iteration, in us, for which training waits for gradients.
 
-    The time is 0 for one rank.
+    Waiting for late ranks is subtracted. The time is 0 for one rank.
     """
     summary = evidence.summary
     waiting = evidence.waiting
@@ -73,15 +74,16 @@ def exposed_of(evidence: Evidence) -> float:
 def fixed_us(evidence: Evidence) -> float:
     """Return the time of communication, in us, that does not depend on its bytes; 0 if not a cause.
 
-    It is a cause if a few buffers carry all gradients, and if their latency, negotiation and
-    cycles take most of the time that training waits, and about as long as it computes.
+    It is a cause if at most `FEW_BUFFERS` buffers carry all gradients, and if their latency,
+    negotiation and cycles take at least `MIN_LATENCY_SHARE` of the time that training waits for
+    gradients, and of the time that it computes.
     """
-    same = evidence.predict()
+    replay = evidence.predict()
     exposed = exposed_of(evidence)
-    if evidence.model is None or same is None or not exposed:
+    if evidence.model is None or replay is None or not exposed:
         return 0.0
     model = evidence.model.model
-    count = len(same.simulated.buffer_bytes)
+    count = len(replay.simulated.buffer_bytes)
     fixed = count * (model.fixed_us + model.negotiation_us) + min(model.cycle_us, CYCLE_US) / 2
     # The model has medians, which pauses in some iterations do not change.
     waited = min(exposed, evidence.model.exposed_us)
@@ -100,18 +102,22 @@ def queueing(evidence: Evidence) -> Iterator[Cause]:
     queued = min(queued, exposed)
     text = _QUEUED.format(queued / 1e3)
     model = evidence.model
-    short = None
+    with_default_cycle = None
     if model is not None and model.fuses and model.model.cycle_us > CYCLE_US:
-        short = evidence.predict(cycle_time_ms=CYCLE_US / 1e3)
-    if model is None or short is None or short.measured_us - short.predicted_us < queued / 2:
+        with_default_cycle = evidence.predict(cycle_time_ms=CYCLE_US / 1e3)
+    if (
+        model is None
+        or with_default_cycle is None
+        or with_default_cycle.measured_us - with_default_cycle.predicted_us < queued / 2
+    ):
         yield evidence.cause("queueing", text, _QUEUED_FIX, queued, bound=True)
         return
     text += f"; cycles take about {model.model.cycle_us / 1e3:.0f} ms"
-    yield evidence.predicted("queueing", text, _CYCLE_FIX, short)
+    yield evidence.predicted("queueing", text, _CYCLE_FIX, with_default_cycle)
 
 
 def sending(evidence: Evidence) -> Iterator[Cause]:
-    """Yield the exposed cost of sending the gradients."""
+    """Yield the time that training waits for the transfer of gradients."""
     exposed = exposed_of(evidence)
     summary = evidence.summary
     if not math.isnan(summary.queued_us):
@@ -191,7 +197,7 @@ def _faster_link(evidence: Evidence) -> str:
 
 
 def _figure(value: float) -> str:
-    """Format a figure with two digits after the point; a small one with two significant digits."""
+    """Format a figure with two digits after the point; below 0.1, with two significant digits."""
     return f"{value:.2f}" if not 0 < value < 0.1 else f"{value:.2g}"
 
 

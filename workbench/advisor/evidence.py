@@ -62,6 +62,7 @@ class Evidence:
     timings: Any
     rows: Rows
     _predicted: dict[str, Prediction | None] = field(default_factory=dict)
+    """Predictions by their changes, as text; None if they cannot be simulated."""
 
     # timings
 
@@ -104,9 +105,9 @@ class Evidence:
 
     def per_iteration_us(self, *columns: str) -> npt.NDArray[np.float64]:
         """Return the sum of some columns in each warm iteration, as mean of the ranks, in us."""
-        _, places = np.unique(self.warm["iteration"], return_inverse=True)
+        _, iteration_indices = np.unique(self.warm["iteration"], return_inverse=True)
         spent = np.sum([self.warm[f"{column}_ns"] for column in columns], axis=0) / 1e3
-        return np.asarray(np.bincount(places, spent) / np.bincount(places))
+        return np.asarray(np.bincount(iteration_indices, spent) / np.bincount(iteration_indices))
 
     # the simulation
 
@@ -202,7 +203,7 @@ class Evidence:
         ]
 
     def findings(self, rules: Collection[str], vm: str = "") -> tuple[str, str]:
-        """Return the findings of some of the doctor's rules, as evidence and as fix.
+        """Return the findings of some of the doctor's rules, as two texts: evidence and fix.
 
         Both texts are empty without findings.
 
@@ -213,11 +214,12 @@ class Evidence:
         vm
             The VM that the findings must be about; by default any VM.
         """
-        named = re.compile(rf"(?<![\w.-]){re.escape(vm)}(?![\w.-])")
+        vm_pattern = re.compile(rf"(?<![\w.-]){re.escape(vm)}(?![\w.-])")
         matching = {
             (finding.subject, finding.evidence): finding
             for finding_vm, finding in self._findings
-            if finding.rule in rules and (vm in ("", finding_vm) or named.search(finding.subject))
+            if finding.rule in rules
+            and (vm in ("", finding_vm) or vm_pattern.search(finding.subject))
         }
         texts = []
         for subject, evidence in list(matching)[:_MAX_FINDINGS]:
@@ -258,7 +260,7 @@ class Evidence:
         saving_us: float,
         *,
         bound: bool = False,
-        varies: npt.NDArray[np.float64] | None = None,
+        times_us: npt.NDArray[np.float64] | None = None,
         error_us: float = 0.0,
         unknown: str = "",
         measure: str = "",
@@ -267,14 +269,24 @@ class Evidence:
 
         Parameters
         ----------
-        varies
+        name, evidence, change
+            Texts: the name of the cause, the observation, and the advice.
+        saving_us
+            Saving per iteration; NaN if it is unknown.
+        bound
+            Whether the saving is only an upper bound.
+        times_us
             The time in each iteration to which the saving is proportional. By default, it is the
             time for which training waits for communication.
         error_us
-            The error of the model from which the saving comes.
+            Error of the model that predicts the saving.
+        unknown
+            The reason why the saving or its interval is unknown.
+        measure
+            What the user can measure to find out more; may be empty.
         """
         low, high = interval(
-            self.per_iteration_us("exposed") if varies is None else varies, saving_us, error_us
+            self.per_iteration_us("exposed") if times_us is None else times_us, saving_us, error_us
         )
         reason = unknown or TOO_FEW
         text = (
@@ -301,7 +313,7 @@ class Evidence:
         evidence: str,
         change: str,
         saving_us: float,
-        same: Prediction,
+        prediction: Prediction,
         *,
         measure: str = "",
     ) -> Cause:
@@ -311,17 +323,17 @@ class Evidence:
 
         Parameters
         ----------
-        same
-            A prediction. It has the error of the simulation of the measured iteration.
+        prediction
+            Any prediction; it has the error of the simulation of the measured iteration.
         """
-        if not same.reliable:
-            evidence += f"; simulated, the measured iteration is {same.replay_error:+.0%} off"
+        if not prediction.reliable:
+            evidence += f"; simulated, the measured iteration is {prediction.replay_error:+.0%} off"
         return self.cause(
             name,
             evidence,
             change,
             min(saving_us, self.summary.exposed_us),
-            bound=not same.reliable,
-            error_us=abs(same.replay_error) * same.measured_us,
+            bound=not prediction.reliable,
+            error_us=abs(prediction.replay_error) * prediction.measured_us,
             measure=measure,
         )

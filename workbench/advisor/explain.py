@@ -126,7 +126,7 @@ def _unrecorded_communication(evidence: Evidence) -> Iterator[Cause]:
 
 
 def _separate_trainings(evidence: Evidence) -> Iterator[Cause]:
-    """Yield that the ranks exchange no gradients, if the rows are from such a cell."""
+    """Yield separate trainings as a cause, if the ranks of the cell exchanged no gradients."""
     timings = evidence.timings
     cell = int(evidence.rows["cell"].max())
     report = getattr(timings, "separate", None)

@@ -38,7 +38,7 @@ def data_loading(evidence: Evidence) -> Iterator[Cause]:
         "prefetch: DataLoader(num_workers=..., prefetch_factor=...)",
         loading,
         bound=True,
-        varies=evidence.per_iteration_us("data"),
+        times_us=evidence.per_iteration_us("data"),
     )
 
 
@@ -66,17 +66,18 @@ def copies(evidence: Evidence) -> Iterator[Cause]:
         f"{fix}; {doctor_fixes}" if doctor_fixes else fix,
         spent,
         bound=True,
-        varies=evidence.per_iteration_us("copy"),
+        times_us=evidence.per_iteration_us("copy"),
         measure=measure,
     )
 
 
 def other_time(evidence: Evidence) -> Iterator[Cause]:
-    """Yield time outside all phases, with the lines where it was spent, or its position."""
+    """Yield time outside all phases, with its lines, or with its position in the iteration."""
     summary = evidence.summary
     rows = evidence.rows
     other = summary.phases_us["other"]
-    compiled = phases_unseen(rows)  # their time in no phase is unknown
+    # The time of compiled iterations in no phase is unknown.
+    compiled = phases_unseen(rows)
     if not other >= OTHER_SHARE * summary.iteration_us or compiled.mean() > 0.5:
         return
     position = _position_text(evidence)
@@ -100,7 +101,7 @@ def other_time(evidence: Evidence) -> Iterator[Cause]:
         fix,
         other,
         bound=True,
-        varies=evidence.per_iteration_us("other"),
+        times_us=evidence.per_iteration_us("other"),
         measure=measure,
     )
 
@@ -121,19 +122,19 @@ def cpu_of_communication(evidence: Evidence) -> Iterator[Cause]:
     overlapped = min(spent, evidence.summary.overlapped_us)
     if not overlapped >= CPU_SHARE * evidence.summary.iteration_us:
         return
-    slots = Counter(info.vm for info in evidence.ranks)
+    ranks_per_vm = Counter(info.vm for info in evidence.ranks)
     cpus_by_vm = {
         info.vm: cpus
         for info in evidence.ranks
         if info.gpu == "CPU"
         and (snapshot := evidence.snapshots.get(info.vm)) is not None
         and isinstance(cpus := snapshot.host.cpus, int)
-        and info.threads * slots[info.vm] >= cpus
+        and info.threads * ranks_per_vm[info.vm] >= cpus
     }
-    if not cpus_by_vm:  # a core is left for communication, or the number of cores is unknown
+    if not cpus_by_vm:  # Communication has a core, or the number of cores is unknown.
         return
     vm, cpus = next(iter(cpus_by_vm.items()))
-    threads = next(info.threads for info in evidence.ranks if info.vm == vm) * slots[vm]
+    threads = next(info.threads for info in evidence.ranks if info.vm == vm) * ranks_per_vm[vm]
     text = (
         f"the backend's threads use {spent / 1e3:.2f} ms of CPU time per iteration, of which up "
         f"to {overlapped / 1e3:.2f} ms while the model computes; on {vm}, {threads} threads of "

@@ -12,6 +12,7 @@ CONFIDENCE = 0.9
 MIN_ITERATIONS = 8
 """Minimum number of iterations for an interval."""
 _RESAMPLES = 400
+"""Number of random draws."""
 
 TOO_FEW = f"fewer than {MIN_ITERATIONS} iterations do not show how much it varies"
 
@@ -21,7 +22,7 @@ def interval(
 ) -> tuple[float, float]:
     """Return the interval that contains a mean saving with probability `CONFIDENCE`.
 
-    Both ends are NaN if the interval is unknown.
+    Both ends are in us; they are NaN if the interval is unknown.
 
     This is a block bootstrap. Blocks of consecutive iterations are drawn at random until they
     contain as many iterations as `values`. The length of a block is the cube root of this number.
@@ -32,11 +33,11 @@ def interval(
     Parameters
     ----------
     values
-        The time in each iteration to which the saving is proportional.
+        The time in each iteration to which the saving is proportional, in us.
     saving_us
         The saving per iteration.
     error_us
-        The error of the model from which the saving comes. It widens the interval on both sides.
+        The error of the model that predicts the saving. It widens the interval on both sides.
 
     Examples
     --------
@@ -53,11 +54,11 @@ def interval(
         return math.nan, math.nan
     if mean <= 0:
         return max(0.0, saving_us - error_us), saving_us + error_us
-    length = max(1, round(count ** (1 / 3)))
-    draw = np.random.default_rng(0)  # a constant seed, so that the result is reproducible
-    begins = draw.integers(0, count, (_RESAMPLES, -(-count // length)))
-    sums = np.concatenate([[0.0], np.cumsum(np.append(values, values[: length - 1]))])
-    means = (sums[begins + length] - sums[begins]).mean(axis=1) / length
+    block_length = max(1, round(count ** (1 / 3)))
+    generator = np.random.default_rng(0)  # a constant seed, so that the result is reproducible
+    block_starts = generator.integers(0, count, (_RESAMPLES, -(-count // block_length)))
+    sums = np.concatenate([[0.0], np.cumsum(np.append(values, values[: block_length - 1]))])
+    means = (sums[block_starts + block_length] - sums[block_starts]).mean(axis=1) / block_length
     tail = (1 - CONFIDENCE) / 2
     low, high = (
         float(quantile) / mean * saving_us for quantile in np.quantile(means, (tail, 1 - tail))

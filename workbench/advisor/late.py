@@ -44,18 +44,19 @@ _STEAL = (
 def late_ranks(evidence: Evidence) -> Iterator[Cause]:
     """Yield late ranks, slow links and pauses of VMs, each for its share of the iterations."""
     for straggler in evidence.stragglers:
-        if straggler["vm"]:  # the length of a pause is not per iteration
+        if straggler["vm"]:  # The lengths of a pause are totals, not times per iteration.
             yield _pause(evidence, straggler)
             continue
         length = straggler["last_iteration"] - straggler["first_iteration"] + 1
         share = length / max(evidence.summary.iterations, length)
         when = "throughout" if straggler["how_often"] == "always" else straggler["how_often"]
-        inside = (evidence.warm["iteration"] >= straggler["first_iteration"]) & (
+        # A rank that is late after the reduction also delays the next iteration.
+        is_affected = (evidence.warm["iteration"] >= straggler["first_iteration"]) & (
             evidence.warm["iteration"] <= straggler["last_iteration"] + 1
         )
-        part = Evidence(evidence.training, evidence.timings, evidence.warm[inside])
-        varies = part.per_iteration_us("exposed") if inside.any() else None
-        if straggler["rank"] < 0:
+        affected = Evidence(evidence.training, evidence.timings, evidence.warm[is_affected])
+        times_us = affected.per_iteration_us("exposed") if is_affected.any() else None
+        if straggler["rank"] < 0:  # a slow link
             excess = straggler["excess_us"]
             text, fixes = evidence.findings(NETWORK_RULES)
             yield evidence.cause(
@@ -64,7 +65,7 @@ def late_ranks(evidence: Evidence) -> Iterator[Cause]:
                 fixes or "check the NICs' counters and other users of the network",
                 excess * share,
                 bound=True,
-                varies=varies,
+                times_us=times_us,
                 measure="the rate of each pair of VMs, with %fabric matrix",
             )
             continue
@@ -75,7 +76,7 @@ def late_ranks(evidence: Evidence) -> Iterator[Cause]:
             fix,
             straggler["late_us"] * share,
             bound=True,
-            varies=varies,
+            times_us=times_us,
         )
 
 
@@ -167,8 +168,8 @@ def uneven(evidence: Evidence) -> Iterator[Cause]:
 def noisy_neighbour(evidence: Evidence) -> Iterator[Cause]:
     """Yield forward and backward that take longer in some iterations, on all ranks in turn.
 
-    A rank that is slower than the others is a separate cause. Waiting for ranks in turn is one
-    too, so it is subtracted.
+    A rank that is slower than the others is a separate cause. Waiting for ranks in turn is also a
+    separate cause, so it is subtracted.
     """
     longer = _varying_us(evidence)
     if longer is None or evidence.stragglers or not len(evidence.warm):
@@ -196,13 +197,13 @@ def noisy_neighbour(evidence: Evidence) -> Iterator[Cause]:
         fix,
         saving,
         bound=True,
-        varies=longer,
+        times_us=longer,
         measure="" if shared else _STEAL,
     )
 
 
 def _varying_us(evidence: Evidence) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """Return by how much compute exceeds its median in each iteration; None if it is steady."""
+    """Return by how many us compute exceeds its median in each iteration; None if it is steady."""
     spent = evidence.per_iteration_us("forward", "backward")
     usual = float(np.median(spent))
     longer = np.maximum(spent - usual, 0.0)

@@ -14,7 +14,7 @@ from workbench.resources import Unknown
 from workbench.timings.verdict import Cause
 
 MIN_NOMINAL_SHARE = 0.75
-"""A calibrated rate below this share of the nominal one is a cause."""
+"""A calibrated rate below this share of the nominal rate is a cause."""
 _NOW_FIX = "check other users of the network and the NICs' counters; use fewer, larger collectives"
 _MATRIX = "the rate of each pair of VMs, with %fabric matrix, which names the slow VM"
 
@@ -29,9 +29,9 @@ def slower_than_calibrated(evidence: Evidence) -> Iterator[Cause]:
     name = "communication slower than the fabric"
     doctor_text, doctor_fixes = evidence.findings(NETWORK_RULES)
     fix = f"{_NOW_FIX}; {doctor_fixes}" if doctor_fixes else _NOW_FIX
-    same = evidence.predict()
+    replay = evidence.predict()
     model = evidence.model
-    if same is None or model is None:
+    if replay is None or model is None:
         # A difference within the calibration's error is not reported.
         expected_us = fabric.predict_us(summary.bytes) * (1 + fabric.error)
         excess_us = min(exposed, summary.communication_us - evidence.waiting.all_us - expected_us)
@@ -41,16 +41,16 @@ def slower_than_calibrated(evidence: Evidence) -> Iterator[Cause]:
         )
         yield evidence.cause(name, text, fix, excess_us, bound=True, measure=_MATRIX)
         return
-    usual = sum(fabric.predict_us(size) for size in same.simulated.buffer_bytes)
-    now = evidence.predict(gbps=fabric.busbw_gbps / model.payload)
-    if model.transfer_us <= usual * (1 + fabric.error) or now is None:
+    calibrated_us = sum(fabric.predict_us(size) for size in replay.simulated.buffer_bytes)
+    as_calibrated = evidence.predict(gbps=fabric.busbw_gbps / model.payload)
+    if model.transfer_us <= calibrated_us * (1 + fabric.error) or as_calibrated is None:
         return
     text = (
         f"transfers take {model.transfer_us / 1e3:.2f} ms per iteration, and took "
-        f"{usual / 1e3:.2f} ms (\u00b1 {fabric.error:.0%}) when the fabric was calibrated"
+        f"{calibrated_us / 1e3:.2f} ms (\u00b1 {fabric.error:.0%}) when the fabric was calibrated"
         f"{doctor_text}"
     )
-    yield evidence.predicted(name, text, fix, now, measure=_MATRIX)
+    yield evidence.predicted(name, text, fix, as_calibrated, measure=_MATRIX)
 
 
 def below_nominal(evidence: Evidence) -> Iterator[Cause]:
@@ -60,7 +60,7 @@ def below_nominal(evidence: Evidence) -> Iterator[Cause]:
     hop = _weakest(evidence)
     if not exposed_of(evidence) or fabric is None or model is None or hop is None:
         return
-    assert not isinstance(hop.gb_per_s, Unknown)
+    assert not isinstance(hop.gb_per_s, Unknown)  # The weakest hop has a known rate.
     nominal = hop.gb_per_s * 8
     payload = model.payload if hop.kind == "network" else 1.0
     if fabric.busbw_gbps >= MIN_NOMINAL_SHARE * nominal * payload:
@@ -88,8 +88,8 @@ def _weakest(evidence: Evidence) -> Hop | None:
     hop = weakest_hop(evidence.ranks, evidence.snapshots)
     if isinstance(hop, Unknown):
         return None
-    ends = [info for info in evidence.ranks if info.rank in hop.ranks and info.vm == hop.vm]
-    nic = find_nic(evidence.snapshots[hop.vm], ends[0].nic)
+    infos = [info for info in evidence.ranks if info.rank in hop.ranks and info.vm == hop.vm]
+    nic = find_nic(evidence.snapshots[hop.vm], infos[0].nic)
     # The rate of a virtual interface is an arbitrary number that its driver reports.
     return None if hop.kind == "network" and nic is not None and nic.kind == "virtual" else hop
 
@@ -97,7 +97,7 @@ def _weakest(evidence: Evidence) -> Hop | None:
 def placement(evidence: Evidence) -> Iterator[Cause]:
     """Yield a ring that crosses the links between VMs more often than necessary.
 
-    NCCL orders its rings by VM, whatever the ranks' numbers, so it has no such rings.
+    NCCL orders its rings by VM, whatever the ranks' numbers, so its rings are not examined.
     """
     if any(
         transport.library == "NCCL"

@@ -36,6 +36,9 @@ _MAX_DEFAULT_CYCLE = 2.5
 _MIN_SIZE_RATIO = 1.5
 """Minimum ratio of the largest to the smallest buffer for which the time of a byte is fitted."""
 
+_MIN_NEGOTIATED_US = 20.0
+"""A buffer with a shorter delay was negotiated together with the buffer before it."""
+
 _ONE_RANK = (
     "Nothing to simulate: the training ran on 1 rank, or its process set has 1 rank, which does "
     "not communicate. Train on at least 2 ranks."
@@ -55,15 +58,16 @@ class MeasuredTraining:
     ranks, ranks_per_vm
         The number of ranks, and the largest number on one VM (None if the VMs are unknown).
     payload
-        Share of a link's nominal rate without headers of TCP or RDMA; 1 if all ranks are on one VM.
+        Share of a link's nominal rate that is left after the headers of TCP or RDMA; 1 if all ranks
+        are on one VM.
     iteration_us, exposed_us, transfer_us
         Medians over `iterations` iterations.
     scaled
-        Share of the time before waiting that is proportional to the batch.
+        Share of `work.compute_us` that is proportional to the batch.
     fuses
         Whether collectives are fused in cycles, as Horovod does.
     link
-        The source of the time of a transfer, in words.
+        Where the time of a transfer comes from, as text.
     """
 
     work: Workload
@@ -116,20 +120,20 @@ def measure(training: Any) -> MeasuredTraining:
         )
     rows = typical(last_cell(rows))
     rows = rows[rows["iteration"] > rows["iteration"].max() - MAX_ITERATIONS]
-    layout, complete = _complete(timings, rows)
+    layout, complete = _complete_iterations(timings, rows)
     all_times = np.array([_times(records) for records in complete])
-    chosen = np.array([by in _GRADIENTS for by in layout.by])
-    _check(layout, chosen)
-    times, early = _on_one_clock(all_times[..., chosen] * (TICK_NS / 1e3))
-    part = _part_of_layout(layout, chosen)
+    is_gradient = np.array([by in _GRADIENTS for by in layout.by])
+    _check(layout, is_gradient)
+    times, early = _on_one_clock(all_times[..., is_gradient] * (TICK_NS / 1e3))
+    gradient_layout = _part_of_layout(layout, is_gradient)
     rows_us = _phases(rows, complete)
-    work = _workload(times, rows_us, early, part)
-    buffers = TransferredBuffers(times, part)
+    work = _workload(times, rows_us, early, gradient_layout)
+    buffers = TransferredBuffers(times, gradient_layout)
     n = peers(layout, int(rows["world_size"].max()))[1]
     if n < 2:
         raise UsageError(_ONE_RANK)
     fabric = calibration_of(training)
-    model, link = _communication(buffers, bool(is_timed(part).all()), n, fabric)
+    model, link = _communication(buffers, bool(is_timed(gradient_layout).all()), n, fabric)
     busy = np.sum([rows_us[name] for name in ("data", "copy", "forward", "backward")], axis=0)
     share = float(np.median(busy.mean(axis=1))) / work.compute_us if work.compute_us > 0 else 0.0
     per_vm = _ranks_per_vm(timings)
@@ -151,10 +155,12 @@ def measure(training: Any) -> MeasuredTraining:
 
 
 def _on_one_clock(times: Floats) -> tuple[Floats, Floats]:
-    """Return the times since the mean begin of the iteration, and how early each rank began it.
+    """Return the times since the ranks' mean start of the iteration, and how early each rank began.
 
-    The recorded times of a rank count from its own begin. All ranks finish the last collective at
-    about the same time, which shows how much earlier than the others a rank began.
+    All times are in us. The shape of `times` is (iterations, ranks, TIMES, collectives), and of the
+    second result (iterations, ranks). The recorded times of a rank count from its own start.
+    All ranks finish the last collective at about the same time, which shows how much earlier than
+    the others a rank began.
     """
     last = times[:, :, -1].max(axis=2)
     early = last - last.mean(axis=1, keepdims=True)
@@ -166,17 +172,17 @@ def _workload(times: Floats, phases: dict[str, Floats], early: Floats, layout: L
     ready = np.median(times[:, :, 0].max(axis=1), axis=0)
     finished = times[:, :, -1].max(axis=2)
     compute = _wait_begins(phases, finished, early).max(axis=1)
-    rest = phases["iteration"].mean(axis=1) - np.maximum(compute, finished.max(axis=1))
+    tail = phases["iteration"].mean(axis=1) - np.maximum(compute, finished.max(axis=1))
     order = np.argsort(ready, kind="stable")
     return Workload(
         tuple(ready[order].tolist()),
         tuple(np.array(layout.sizes_bytes, float)[order].tolist()),
         float(np.median(compute)),
-        max(0.0, float(np.median(rest))),
+        max(0.0, float(np.median(tail))),
     )
 
 
-def _complete(timings: Any, rows: Rows) -> tuple[Layout, list[list[CollectiveRecord]]]:
+def _complete_iterations(timings: Any, rows: Rows) -> tuple[Layout, list[list[CollectiveRecord]]]:
     """Return the most frequent layout, and the iterations in which all ranks used it."""
     first = int(rows["iteration"].min())
     last = int(rows["iteration"].max())
@@ -211,11 +217,13 @@ def _complete(timings: Any, rows: Rows) -> tuple[Layout, list[list[CollectiveRec
     return layouts[names], complete
 
 
-def _check(layout: Layout, chosen: npt.NDArray[np.bool_]) -> None:
+def _check(layout: Layout, is_gradient: npt.NDArray[np.bool_]) -> None:
     """Raise an error if gradients are not reduced by allreduces in one process set."""
-    kinds = {kind for kind, is_chosen in zip(layout.kinds, chosen, strict=True) if is_chosen}
+    kinds = {
+        kind for kind, is_included in zip(layout.kinds, is_gradient, strict=True) if is_included
+    }
     others = set(layout.by) - {*_GRADIENTS, "cell"}
-    if not chosen.any() or kinds != {"allreduce"} or others:
+    if not is_gradient.any() or kinds != {"allreduce"} or others:
         used = ", ".join(sorted({*layout.kinds} | others)) or "none"
         raise UsageError(
             f"Cannot simulate collectives of {used}: only allreduces of gradients by Horovod's "
@@ -229,10 +237,11 @@ def _times(records: list[CollectiveRecord]) -> npt.NDArray[np.int64]:
     return np.array(times, np.int64)
 
 
-def _part_of_layout(layout: Layout, chosen: npt.NDArray[np.bool_]) -> Layout:
+def _part_of_layout(layout: Layout, is_gradient: npt.NDArray[np.bool_]) -> Layout:
     """Return a layout with some of its collectives."""
+    # All fields after the first one, `number`, have a value for each collective.
     columns = [
-        tuple(value for value, is_chosen in zip(column, chosen, strict=True) if is_chosen)
+        tuple(value for value, is_included in zip(column, is_gradient, strict=True) if is_included)
         for column in list(vars(layout).values())[1:]
     ]
     return Layout(layout.number, *columns)
@@ -259,7 +268,7 @@ def _phases(rows: Rows, iterations: list[list[CollectiveRecord]]) -> dict[str, F
 
 
 def _wait_begins(phases: dict[str, Floats], finished: Floats, early: Floats) -> Floats:
-    """Return when training began to wait for the last collective; otherwise the end of its compute.
+    """Return when training began to wait for the last collective, or when its compute ended.
 
     The shape is (iterations, ranks). The compute of a rank that hardly waits may have ended before
     the end of the last collective or after it.
@@ -292,7 +301,7 @@ def _communication(
     if not timed:  # DDP transfers buckets in turn, and does not report their copies
         return CommunicationModel(fixed, slope, burst, cycle_us=0.0, fusion_bytes=0.0), link
     idle = buffers.delay[buffers.idle]
-    backlog = buffers.delay[~buffers.idle & (buffers.delay > 20.0)]
+    backlog = buffers.delay[~buffers.idle & (buffers.delay > _MIN_NEGOTIATED_US)]
     median_delay = float(np.median(idle)) if len(idle) else CYCLE_US / 2
     negotiation = max(0.0, median_delay - CYCLE_US / 2)
     if len(backlog) >= MIN_BUFFERS:
@@ -319,7 +328,7 @@ def _communication(
 def _transfer(
     buffers: TransferredBuffers, n: int, fabric: FittedFabric | None
 ) -> tuple[float, float, float, str]:
-    """Return the time of an empty transfer, the time of a byte, the burst, and their source."""
+    """Return the us of an empty transfer and of a byte, the burst in bytes, and their source."""
     timed = (buffers.service > 0) & (buffers.size > 0)
     if not timed.any():
         raise UsageError(
@@ -333,11 +342,12 @@ def _transfer(
         if fit.us_per_byte > 0:
             slope = fit.us_per_byte
             return fit.fixed_us, slope, fit.burst_us / slope, "this training's own transfers"
-    whole = float(np.average(service / size, weights=size))
+    # Without the time of an empty transfer, the bytes take all the time.
+    whole_us_per_byte = float(np.average(service / size, weights=size))
     usable = fabric if fabric is not None and fabric.n == n and fabric.reliable else None
-    if usable is not None and usable.us_per_byte < whole:
-        fixed = float(size.mean()) * (whole - usable.us_per_byte)
+    if usable is not None and usable.us_per_byte < whole_us_per_byte:
+        fixed = float(size.mean()) * (whole_us_per_byte - usable.us_per_byte)
         source = "the calibration and this training's transfers"
         return fixed, float(usable.us_per_byte), 0.0, source
     source = "this training's own transfers (of one size: any latency is in its bytes)"
-    return 0.0, whole, 0.0, source
+    return 0.0, whole_us_per_byte, 0.0, source

@@ -40,17 +40,18 @@ def pipeline_causes(evidence: Evidence) -> Iterator[Cause]:
             _UNKNOWN_FIX,
             summary.messages_us,
             bound=True,
-            varies=evidence.per_iteration_us("messages"),
+            times_us=evidence.per_iteration_us("messages"),
         )
 
 
 def _bubble(evidence: Evidence, pipeline: Pipeline, stages: list[StageFigures]) -> Cause:
-    """Return the idle time of a pipeline's stages, with the saving of balance and more batches.
+    """Return the idle time of a pipeline's stages, with the savings of balance and microbatches.
 
     With the busy times b of n stages and m microbatches, an iteration takes the sum of all b / m,
     plus m - 1 times the largest b / m. With balanced stages, it takes (n + m - 1) / m times the
     mean of b.
     """
+    # Number of times that a rank runs a forward in an iteration.
     turns = pipeline.microbatches * pipeline.chunks
     others = len(stages) - 1
     busy = [stage.busy_us for stage in stages]
@@ -62,16 +63,16 @@ def _bubble(evidence: Evidence, pipeline: Pipeline, stages: list[StageFigures]) 
     fixes = []
     if slow:
         slowest = stages[busy.index(longest)]
-        balanced = (longest - mean) * ((turns - 1) / turns if turns else 1)
-        saving += balanced
+        balance_saving = (longest - mean) * ((turns - 1) / turns if turns else 1)
+        saving += balance_saving
         fixes.append(
             f"move layers from stage {slowest.stage} (rank {slowest.rank}) to others "
-            f"({balanced / 1e3:.2f} ms)"
+            f"({balance_saving / 1e3:.2f} ms)"
         )
     if turns:
-        more = mean * others / turns / 2
-        saving += more
-        fixes.append(f"twice as many microbatches ({more / 1e3:.2f} ms)")
+        microbatch_saving = mean * others / turns / 2
+        saving += microbatch_saving
+        fixes.append(f"twice as many microbatches ({microbatch_saving / 1e3:.2f} ms)")
     else:
         saving = idle
         fixes.append("more microbatches")
@@ -83,7 +84,7 @@ def _bubble(evidence: Evidence, pipeline: Pipeline, stages: list[StageFigures]) 
         "; ".join(fixes),
         min(saving, idle),
         bound=not turns,
-        varies=evidence.per_iteration_us("messages"),
+        times_us=evidence.per_iteration_us("messages"),
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _MAX_LINES = 3
 """Maximum number of lines that are named."""
 _MIN_SHARE = 0.1
-"""Minimum share of the time at a line that is named."""
+"""A line is named if it has at least this share of the sampled time."""
 _MIN_RANK_SHARE = 0.2
 """Minimum time of a rank at a line, as a share of the longest time there, to name the rank."""
 

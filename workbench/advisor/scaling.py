@@ -83,7 +83,7 @@ def scaling_study(
         No size was given, recording is off, or the smallest size recorded fewer than six
         iterations after the first.
     StudyInterrupted
-        The user stopped the study after some sizes were measured; its ``study`` has them.
+        The user stopped the study after some sizes were measured; the error's ``study`` has them.
     WorkbenchError
         The smallest size failed.
     """
@@ -119,7 +119,18 @@ def _check(
 
 @dataclass
 class _RunningStudy:
-    """The arguments of a study, and the sizes that were measured so far."""
+    """The arguments of a study, and the sizes that were measured so far.
+
+    Attributes
+    ----------
+    size
+        The size that runs, or that ran last.
+    saved
+        Whether the file has all measured sizes.
+    not_saved, not_restored
+        The reasons why the file was not written and the number of ranks not restored; empty
+        without a failure.
+    """
 
     cluster: Cluster
     source: str
@@ -150,7 +161,7 @@ class _RunningStudy:
                 raise
             raise self.interrupted() from error
 
-    def measure(self, size: int, run: str) -> None:
+    def measure(self, size: int, run_text: str) -> None:
         """Run the cell at a size, and write the file; skip a size that has failed before."""
         if any(failed.ranks == size for failed in self.failed):
             return
@@ -165,7 +176,7 @@ class _RunningStudy:
             if not self.measured:
                 raise
             _log.info("the cell failed on %d ranks; this size is left out", size)
-            self.failed.append(FailedSize(size, f"{run}{_reason(error)}"))
+            self.failed.append(FailedSize(size, f"{run_text}{_reason(error)}"))
         self._save()
 
     def _save(self) -> None:
@@ -192,6 +203,7 @@ class _RunningStudy:
         )
 
     def _add(self, new: MeasuredSize) -> None:
+        """Add a measured size; if the size was run before, add the runs to its earlier runs."""
         for index, earlier in enumerate(self.measured):
             if len(earlier.vms) == len(new.vms):
                 self.measured[index] = new.with_runs(earlier)
@@ -204,7 +216,7 @@ class _RunningStudy:
         if state == "failed" or (state == "ready" and self.cluster.n != n):
             try:
                 self.cluster.resize(n)
-            except WorkbenchError as error:  # the measured sizes must not be lost
+            except WorkbenchError as error:  # Keep the measured sizes.
                 self.not_restored = (
                     f"The cluster could not be given its {n} ranks: {_reason(error)}"
                 )

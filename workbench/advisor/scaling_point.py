@@ -26,15 +26,16 @@ class ScalingPoint:
     iterations
         Number of iterations measured, without the first of the cell.
     iteration_us
-        Median time of an iteration; the time of an iteration is the time of its slowest rank. For
-        several runs, the geometric mean of their medians.
+        Median time of an iteration in microseconds; the time of an iteration is the time of its
+        slowest rank. For several runs, the geometric mean of their medians.
     low_us, high_us
         The 95 % interval of `iteration_us`. For one run, it is from the order statistics of the
         median (at least six iterations), and wider if neighbouring iterations are correlated; it
         does not include changes between runs. For several runs, it is from the spread of their
         medians.
     exposed_us
-        Mean time for which ranks waited for communication; None if it was not timed.
+        Mean time per iteration for which ranks waited for communication, in microseconds; None if
+        it was not timed.
     efficiency
         Throughput of a rank, divided by the throughput of a rank at the smallest size. Throughput
         is in samples per second, or in iterations per second if `samples` is None.
@@ -103,7 +104,7 @@ class SizeComparison:
     ranks
         Number of ranks.
     iteration_us, other_us
-        Median time of an iteration in each study.
+        Median time of an iteration in each study, in microseconds.
     ratio, low, high
         `other_us` divided by `iteration_us`, with its 95 % interval: 1.05 means that an
         iteration takes 5 % longer in the other study.
@@ -123,7 +124,7 @@ class SizeComparison:
 
     @property
     def loss(self) -> Ratio:
-        """Share of the throughput that the other study loses, with its interval.
+        """Share of the throughput that the other study loses, with the interval of the share.
 
         If the first study ran on bare metal and the other in VMs, this is the virtualization
         tax. It is negative if the other study is faster.
@@ -132,7 +133,7 @@ class SizeComparison:
 
 
 def time_ratio(numerator: ScalingPoint, denominator: ScalingPoint) -> Ratio:
-    """Return the ratio of the iteration times of two points, with its interval.
+    """Return the ratio of the iteration times of two points, with the interval of the ratio.
 
     The two medians are independent, so the distances from a median to the ends of its interval,
     on a logarithmic scale, are added in quadrature.

@@ -103,13 +103,16 @@ class ScalingStudy:
         return "strong" if same else "mixed"
 
     def efficiency(self, point: ScalingPoint) -> Ratio:
-        """Return the efficiency of a point, with an interval that includes the smallest size."""
+        """Return the efficiency of a point, with an interval.
+
+        The interval includes the uncertainty of the smallest size.
+        """
         first = self.points[0]
         if point.ranks == first.ranks:
             return Ratio(point.efficiency, point.efficiency, point.efficiency)
         ratio = time_ratio(first, point)
-        work = point.efficiency / ratio.value
-        return Ratio(point.efficiency, ratio.low * work, ratio.high * work)
+        work_ratio = point.efficiency / ratio.value
+        return Ratio(point.efficiency, ratio.low * work_ratio, ratio.high * work_ratio)
 
     def __repr__(self) -> str:
         head = (
@@ -321,14 +324,15 @@ def _compare(study: ScalingStudy, other: ScalingStudy) -> StudyComparison:
 
 def _check_batches(labels: tuple[str, str], pairs: list[tuple[ScalingPoint, ScalingPoint]]) -> None:
     """Raise an error if the numbers of samples differ at the same number of ranks."""
+    label, other_label = labels
     for point, other_point in pairs:
         if point.samples is None or other_point.samples is None:
             continue
         if not math.isclose(point.samples, other_point.samples, rel_tol=_SAME):
             raise UsageError(
-                f"{labels[0]} and {labels[1]}: an iteration on {rank_count(point.ranks)} has "
-                f"{point.samples:g} samples in {labels[0]} and {other_point.samples:g} in "
-                f"{labels[1]}, so their times cannot be compared. Run both with the same batch."
+                f"{label} and {other_label}: an iteration on {rank_count(point.ranks)} has "
+                f"{point.samples:g} samples in {label} and {other_point.samples:g} in "
+                f"{other_label}, so their times cannot be compared. Run both with the same batch."
             )
 
 
@@ -344,7 +348,8 @@ def _unmatched_sizes(study: ScalingStudy, other: ScalingStudy) -> Iterator[str]:
 def _unequal(
     labels: tuple[str, str], pairs: list[tuple[ScalingPoint, ScalingPoint]]
 ) -> Iterator[str]:
-    """Yield each difference at the same number of ranks once."""
+    """Yield each difference between points with the same number of ranks, but only once."""
+    label, other_label = labels
     for name in ("gradient_bytes", "tensors"):
         for point, other_point in pairs:
             value = getattr(point, name)
@@ -352,8 +357,8 @@ def _unequal(
             if not math.isclose(value, other_value, rel_tol=_SAME):
                 words = name.replace("gradient_bytes", "bytes of gradients")
                 yield (
-                    f"The {words} of an iteration differ: {value:,} in {labels[0]} and "
-                    f"{other_value:,} in {labels[1]}. Is it the same model, with the same "
+                    f"The {words} of an iteration differ: {value:,} in {label} and "
+                    f"{other_value:,} in {other_label}. Is it the same model, with the same "
                     "compression?"
                 )
                 break

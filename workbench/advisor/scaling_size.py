@@ -27,7 +27,7 @@ _MAX_CORRELATION = 0.9
 _SAME = 0.005
 """Samples and bytes of two runs are the same if they differ by no more than this share."""
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Quantiles 0.975 of Student's distribution, for 1 and more degrees of freedom."""
+"""The 0.975 quantile of Student's t-distribution, for 1, 2 and more degrees of freedom."""
 
 MAX_REPEATS = 1 + len(_STUDENT)
 """Maximum number of runs of a size."""
@@ -94,7 +94,7 @@ class MeasuredSize:
 
     @property
     def iterations(self) -> int:
-        """Number of iterations of all runs."""
+        """Number of iterations of all runs together."""
         return sum(map(len, self.runs_us))
 
     def time_us(self) -> tuple[float, float, float]:
@@ -110,6 +110,7 @@ class MeasuredSize:
             low, high = _interval(self.runs_us[0])
             return medians[0], float(times[low]), float(times[high])
         logs = np.log(medians)
+        # n values have n - 1 degrees of freedom, and the first quantile is for 1 degree.
         half = _STUDENT[len(logs) - 2] * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
         middle = math.exp(float(logs.mean()))
         return middle, middle * math.exp(-half), middle * math.exp(half)
@@ -121,23 +122,23 @@ def measure_size(
     """Run the cell on `size` ranks, and measure its iterations."""
     if cluster.n != size or cluster.state == "failed":
         cluster.resize(size)
-    earlier = cluster.timings.rows()["cell"].max(initial=-1)
+    last_cell = cluster.timings.rows()["cell"].max(initial=-1)
     cluster.run(source, timeout=timeout)
     rows = cluster.timings.rows()
-    rows = rows[rows["cell"] > earlier]
+    rows = rows[rows["cell"] > last_cell]
     rows = typical(rows) if len(rows) else rows
     table = columns(rows)
-    numbers, places = np.unique(rows["iteration"], return_inverse=True)
-    if len(numbers) < _MIN_ITERATIONS:
+    iterations, iteration_indices = np.unique(rows["iteration"], return_inverse=True)
+    if len(iterations) < _MIN_ITERATIONS:
         raise UsageError(
-            f"scaling_study: the cell recorded {len(numbers)} iterations on {rank_count(size)}, "
+            f"scaling_study: the cell recorded {len(iterations)} iterations on {rank_count(size)}, "
             f"without the first, and at least {_MIN_ITERATIONS} are needed. Train for more "
             "iterations in it."
         )
-    slowest = np.zeros(len(numbers))
-    np.maximum.at(slowest, places, table["iteration_us"])
+    slowest = np.zeros(len(iterations))
+    np.maximum.at(slowest, iteration_indices, table["iteration_us"])
     exposed = table["exposed_us"][~np.isnan(table["exposed_us"])]
-    samples = float(np.median(np.bincount(places, samples_of(rows))))
+    samples = float(np.median(np.bincount(iteration_indices, samples_of(rows))))
     return MeasuredSize(
         runs_us=(slowest,),
         exposed_us=float(exposed.mean()) if len(exposed) else None,
@@ -157,11 +158,11 @@ def point_of(
 ) -> ScalingPoint:
     """Return the point of a measured size.
 
-    It has the efficiency that the fabric allows if one rank alone was measured.
+    The point has the efficiency that the fabric allows if one rank alone was measured.
     """
     ranks = len(measured.vms)
     middle, low, high = measured.time_us()
-    work = 1.0  # work of a rank, relative to the smallest size
+    work = 1.0  # The work of a rank, relative to the work of a rank at the smallest size.
     if measured.samples is not None and smallest.samples is not None:
         work = measured.samples / ranks / (smallest.samples / len(smallest.vms))
     compute = smallest.time_us()[0] * work
@@ -202,7 +203,7 @@ def _efficiency(compute_us: float, communication_us: float | None) -> tuple[floa
 
 
 def _interval(values: npt.NDArray[Any]) -> tuple[int, int]:
-    """Return the indices of the sorted values that enclose the median with 95 %.
+    """Return the indices of two sorted values that enclose the median with probability 95 %.
 
     The values are ordered by time. If the rank correlation of neighbours is r > 0, n values count
     as n (1 - r) / (1 + r) independent values (a first-order autoregression).

@@ -16,10 +16,10 @@ from workbench.timings.verdict import Cause
 
 THRESHOLDS_BYTES = tuple(size << 20 for size in (0, 1, 4, 16, 64, 128))
 """Values of HOROVOD_FUSION_THRESHOLD that are tried; the last one is the default."""
-AS_GOOD = 0.9
-"""The advice is the largest threshold with this share of the best saving, as it is the safest."""
+MIN_SAVING_SHARE = 0.9
+"""The advice is the largest threshold, as the safest, with this share of the best saving."""
 LATE_SHARE = 0.8
-"""Gradients do not overlap if the first is ready after this share of the backward."""
+"""Gradients do not overlap if the first gradient is ready after this share of the backward."""
 _PIECES = 8
 """Number of pieces into which a single gradient is assumed to be divided."""
 
@@ -27,8 +27,8 @@ _PIECES = 8
 def fusion(evidence: Evidence) -> Iterator[Cause]:
     """Yield a fusion threshold that is too small, or too large to overlap."""
     model = evidence.model
-    same = evidence.predict()
-    if model is None or same is None or not model.fuses or not exposed_of(evidence):
+    replay = evidence.predict()
+    if model is None or replay is None or not model.fuses or not exposed_of(evidence):
         return
     predictions = [
         prediction
@@ -38,18 +38,18 @@ def fusion(evidence: Evidence) -> Iterator[Cause]:
     if not predictions:
         return
     best = min(prediction.predicted_us for prediction in predictions)
-    saved = same.predicted_us - best
-    precision_us = abs(same.replay_error) * same.measured_us if same.reliable else 0.0
+    saved = replay.predicted_us - best
+    precision_us = abs(replay.replay_error) * replay.measured_us if replay.reliable else 0.0
     if saved <= precision_us:
         return
-    good = [
+    good_predictions = [
         prediction
         for prediction in predictions
-        if same.predicted_us - prediction.predicted_us >= AS_GOOD * saved
+        if replay.predicted_us - prediction.predicted_us >= MIN_SAVING_SHARE * saved
     ]
-    advised = good[-1]
+    advised = good_predictions[-1]
     size = int(advised.changes.fusion_threshold_bytes or 0)
-    before, after = (len(case.simulated.buffer_bytes) for case in (same, advised))
+    before, after = (len(case.simulated.buffer_bytes) for case in (replay, advised))
     text = (
         f"{len(model.work.sizes_bytes)} gradients travel in {before} buffers per iteration, each "
         f"of which takes {(model.model.fixed_us + model.model.negotiation_us) / 1e3:.2f} ms "
@@ -70,17 +70,17 @@ def fusion(evidence: Evidence) -> Iterator[Cause]:
 def overlap(evidence: Evidence) -> Iterator[Cause]:
     """Yield gradients that are all ready at the end of the backward, so that nothing overlaps."""
     model = evidence.model
-    same = evidence.predict()
+    replay = evidence.predict()
     backward_us = evidence.summary.phases_us["backward"]
-    if model is None or same is None or not exposed_of(evidence) or not backward_us > 0:
+    if model is None or replay is None or not exposed_of(evidence) or not backward_us > 0:
         return
     work = model.work
     begin = work.compute_us - backward_us
     if work.ready_us[0] < begin + LATE_SHARE * backward_us:
         return
-    now = simulate(work, model.model)
+    simulated = simulate(work, model.model)
     spread = simulate(_spread(work, backward_us), model.model)
-    saved = min(now.exposed_us - spread.exposed_us, exposed_of(evidence))
+    saved = min(simulated.exposed_us - spread.exposed_us, exposed_of(evidence))
     text = (
         f"none of the {work_count(work)} is ready before {LATE_SHARE:.0%} of the backward "
         f"({backward_us / 1e3:.2f} ms), so that training waits for "
@@ -90,7 +90,7 @@ def overlap(evidence: Evidence) -> Iterator[Cause]:
         "reduce gradients while the backward computes others: hvd.DistributedOptimizer or DDP "
         "around separate parameters, not one flattened tensor, nor a reduction after the backward"
     )
-    yield evidence.simulated("no overlap with the backward", text, fix, saved, same)
+    yield evidence.simulated("no overlap with the backward", text, fix, saved, replay)
 
 
 def work_count(work: Workload) -> str:

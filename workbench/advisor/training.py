@@ -18,7 +18,7 @@ def timings_of(training: object) -> Any:
     Raises
     ------
     UsageError
-        The object is none of these.
+        The object is not a cluster, timings or a run.
 
     Examples
     --------

@@ -33,58 +33,67 @@ class TransferredBuffers:
     Attributes
     ----------
     size, single, delay, idle, service, copies, unused
-        Arrays with a value for each buffer: bytes, whether it has a single collective, the time
-        from its possible negotiation to its response, whether nothing was transferred before
-        that, the time of its transfer, the time of its copies, and the time before its transfer
-        in which nothing was transferred. Times are in us.
+        Arrays with a value for each buffer, with times in us: the bytes, whether the buffer has a
+        single collective, the time from its possible negotiation to its response, whether nothing
+        was transferred before the possible negotiation, the times of the buffer's transfer and of
+        its copies, and the time before its transfer in which nothing was transferred.
     split
         Largest number of bytes of a fused buffer, if collectives that were ready were left for
         another buffer; 0 otherwise.
     transfer_sums
-        Sum of the transfers of each iteration.
+        Sum of the transfer times of each iteration, in us.
     """
 
     def __init__(self, times: Floats, layout: Layout) -> None:
-        columns: list[tuple[float, ...]] = []
+        buffers: list[tuple[float, ...]] = []
         sizes = np.array(layout.sizes_bytes, float)
         largest = 0.0
-        needed_bytes = []  # size of a buffer that would also hold the collectives left out of it
+        # Sizes that buffers would have with the collectives that were left for another buffer.
+        needed_bytes = []
         sums = []
         timed = bool(is_timed(layout).all())
         for iteration in times - np.minimum(times.min(axis=(1, 2, 3), keepdims=True), 0.0):
             services = service_times(iteration.astype(np.int64), layout)
-            number = number_buffers(iteration[0].astype(np.int64), layout)
+            buffer_numbers = number_buffers(iteration[0].astype(np.int64), layout)
             ready = iteration[:, 0].max(axis=0)
-            free = 0.0
-            previous = None
+            previous_finished = 0.0
+            previous_responded = -math.inf
+            previous_size = 0.0
             total = 0.0
             unused_from = -math.inf
-            for buffer in range(int(number.max()) + 1):
-                inside = np.flatnonzero(number == buffer)
-                leader = inside[0]
-                first = float(ready[inside].min())
-                size = float(sizes[inside].sum())
-                responded, began, ended, finished = iteration[0, 1:, inside].max(axis=0)
+            for buffer in range(int(buffer_numbers.max()) + 1):
+                members = np.flatnonzero(buffer_numbers == buffer)
+                leader = members[0]
+                first = float(ready[members].min())
+                size = float(sizes[members].sum())
+                responded, began, ended, finished = iteration[0, 1:, members].max(axis=0)
                 copies = began - responded + finished - ended
                 service = float(services[leader])
-                fused = len(inside) > 1
-                start, end = iteration[0, 2:4, leader] if timed else (max(first, free), finished)
+                fused = len(members) > 1
+                start, end = (
+                    iteration[0, 2:4, leader]
+                    if timed
+                    else (max(first, previous_finished), finished)
+                )
                 unused = max(0.0, start - unused_from)
-                delay = responded - max(first, free)
-                columns.append((size, not fused, delay, first >= free, service, copies, unused))
+                delay = responded - max(first, previous_finished)
+                buffers.append(
+                    (size, not fused, delay, first >= previous_finished, service, copies, unused)
+                )
                 unused_from = end
-                if previous is not None and first < previous[0] - _MARGIN_US:
-                    needed_bytes.append(previous[1] + sizes[inside[ready[inside].argmin()]])
+                if first < previous_responded - _MARGIN_US:
+                    needed_bytes.append(previous_size + sizes[members[ready[members].argmin()]])
                 if fused:
                     largest = max(largest, size)
-                previous = responded, size
-                free = float(finished)
+                previous_responded = responded
+                previous_size = size
+                previous_finished = float(finished)
                 total += service
             sums.append(total)
-        table = np.array(columns)
-        self.size, self.delay, self.service, self.copies, self.unused = table[:, [0, 2, 4, 5, 6]].T
-        self.single = table[:, 1] > 0
-        self.idle = table[:, 3] > 0
+        table = np.array(buffers)
+        self.size, single, self.delay, idle, self.service, self.copies, self.unused = table.T
+        self.single = single > 0
+        self.idle = idle > 0
         # If some other buffer was as large, the collectives would have fitted.
         splits = sum(needed > largest for needed in needed_bytes)
         self.split = max(largest, 1.0) if splits >= max(MIN_BUFFERS, 0.05 * len(table)) else 0.0
@@ -92,10 +101,10 @@ class TransferredBuffers:
 
     def copy_us_per_byte(self, *, single: bool) -> float:
         """Return the time to copy a byte into and out of buffers of one or several collectives."""
-        chosen = self.single == single
-        if chosen.sum() < MIN_BUFFERS:
-            chosen = np.ones(len(chosen), bool)
-        return max(0.0, float(np.median(self.copies[chosen] / self.size[chosen])))
+        is_included = self.single == single
+        if is_included.sum() < MIN_BUFFERS:
+            is_included = np.ones(len(is_included), bool)
+        return max(0.0, float(np.median(self.copies[is_included] / self.size[is_included])))
 
 
 @dataclass(frozen=True)
@@ -105,9 +114,10 @@ class TransferTime:
     Attributes
     ----------
     fixed_us, us_per_byte
-        Time of an empty transfer, and the additional time of a byte.
+        Time of an empty transfer, and the additional time of a byte, in us.
     burst_us
-        The longest idle time of the link that makes the next transfer shorter (a token bucket).
+        The longest idle time of the link, in us, that makes the next transfer shorter (a token
+        bucket).
         The transfer is shorter by the idle time, or by the time of all bytes if that is less.
     error
         Mean absolute error, relative to the mean time.

@@ -57,7 +57,7 @@ def _carrying(transports: tuple[Transport, ...]) -> list[Transport]:
 
 
 def _slower(transport: Transport, snapshot: Snapshot | None) -> tuple[str, str, str] | None:
-    """Return the name of the cause, the evidence and the fix; None if it is not slower."""
+    """Return the name of the cause, the evidence and the fix; None for a fast transport."""
     device = " ".join(transport.devices)
     if transport.network == "TCP":
         ports = [] if snapshot is None else active_ports(snapshot)

@@ -15,7 +15,7 @@ from workbench.timings.store import Rows
 
 UNEVEN_SHARE = 0.1
 """Waiting for ranks that are late now and then is a cause if it is at least this share of the
-iteration, and at least `UNEVEN_EXPOSED`."""
+iteration, and if it passes `UNEVEN_EXPOSED`."""
 UNEVEN_EXPOSED = 0.5
 """Minimum share of such waiting in the exposed communication that late ranks do not explain."""
 MIN_UNEVEN_ITERATIONS = 5
@@ -33,8 +33,8 @@ class Waiting:
     uneven_us
         Waiting in the other iterations, if it is a separate cause; otherwise 0.
     rank, rank_share, rank_us
-        The rank that causes most of `uneven_us`, its share, and the time that the other ranks wait
-        for it.
+        The rank that causes most of `uneven_us`, the share of this rank, and the time that the
+        other ranks wait for this rank.
     all_us
         All waiting.
     """
@@ -49,21 +49,21 @@ class Waiting:
 
 def find_waiting(summary: Summary, rows: Rows, stragglers: list[dict[str, Any]]) -> Waiting:
     """Return the waiting of some rows with their stragglers."""
-    within = _within(rows, stragglers)
+    is_named = _within(rows, stragglers)
     waited = np.zeros(len(rows))
     waited_by_rank: dict[int, float] = {}
     iterations = 0
     for part in lateness(rows):
         iterations += len(part.places)
         waited[part.places] = part.waited_us
-        longest = part.waited_us.max(axis=1) * ~within[part.places[:, 0]]
+        longest = part.waited_us.max(axis=1) * ~is_named[part.places[:, 0]]
         last = part.ranks[part.late_us.argmax(axis=1)]
         for rank in np.unique(last):
             waited_by_rank[int(rank)] = (
                 waited_by_rank.get(int(rank), 0.0) + longest[last == rank].sum()
             )
-    named = float(np.mean(waited * within))
-    uneven = float(np.mean(waited * ~within))
+    named = float(np.mean(waited * is_named))
+    uneven = float(np.mean(waited * ~is_named))
     total = sum(waited_by_rank.values())
     rank = max(waited_by_rank, key=lambda candidate: waited_by_rank[candidate], default=-1)
     unexplained = max(0.0, summary.exposed_us - named)
@@ -81,7 +81,7 @@ def find_waiting(summary: Summary, rows: Rows, stragglers: list[dict[str, Any]])
 
 
 def _within(rows: Rows, stragglers: list[dict[str, Any]]) -> npt.NDArray[np.bool_]:
-    """Return which rows belong to an iteration with a late rank, or to one that it delays."""
+    """Return which rows belong to an iteration with a late rank, or one that this rank delays."""
     inside = np.zeros(len(rows), dtype=bool)
     for straggler in stragglers:
         if straggler["rank"] >= 0 or straggler["vm"]:

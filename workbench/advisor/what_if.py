@@ -120,7 +120,7 @@ class Prediction:
         Sum of the transfers of all buffers.
     replay_error
         Relative error of the simulation of the measured iteration. Predictions are corrected for
-        it: compute in proportion, and exposed communication by the difference.
+        this error: compute in proportion, and exposed communication by the difference.
     ranks
         Number of ranks of the prediction.
     assumptions
@@ -231,13 +231,15 @@ def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
     assumptions = [f"The time of a transfer is from {measured.link}."]
     model, ranks = _changed_model(measured, change, assumptions)
     work, model = _changed_work(measured, model, change, assumptions)
-    same = simulate(measured.work, measured.model)
+    replay = simulate(measured.work, measured.model)
     new = simulate(work, model)
     # The exposed time is a maximum over ranks, and may exceed the mean duration of the iteration.
     waited = min(measured.exposed_us, measured.iteration_us)
-    exposed_us = max(0.0, new.exposed_us + waited - same.exposed_us)
-    compute = (new.iteration_us - new.exposed_us) / (same.iteration_us - same.exposed_us or 1.0)
-    computed_us = (measured.iteration_us - waited) * compute
+    exposed_us = max(0.0, new.exposed_us + waited - replay.exposed_us)
+    compute_factor = (new.iteration_us - new.exposed_us) / (
+        replay.iteration_us - replay.exposed_us or 1.0
+    )
+    computed_us = (measured.iteration_us - waited) * compute_factor
     return Prediction(
         change,
         measured.iteration_us,
@@ -245,8 +247,8 @@ def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
         waited,
         exposed_us,
         measured.transfer_us,
-        new.transfer_us * (measured.transfer_us / same.transfer_us),
-        same.iteration_us / measured.iteration_us - 1,
+        new.transfer_us * (measured.transfer_us / replay.transfer_us),
+        replay.iteration_us / measured.iteration_us - 1,
         ranks,
         tuple(assumptions),
         new,
@@ -268,19 +270,19 @@ def _changed_model(
     vms = -(-ranks // per_vm)
     _check_link(measured, change, vms)
     link, processing = _divided(measured, change, vms, assumptions)
-    steps = vms if change.hierarchical else ranks
+    ring_size = vms if change.hierarchical else ranks
     factor = busbw_factor("allreduce", n)
-    share = busbw_factor("allreduce", steps) / factor
+    busbw_ratio = busbw_factor("allreduce", ring_size) / factor
     if vms == 1 and change.vm_gbps:
         link = ring_us(1.0, ranks, change.vm_gbps)
     else:
-        link *= share
+        link *= busbw_ratio
         if change.hierarchical and change.vm_gbps:
             link += ring_us(1.0, per_vm, change.vm_gbps)
-    fixed = model.fixed_us * (steps - 1) / (n - 1)
+    fixed = model.fixed_us * (ring_size - 1) / (n - 1)
     if change.latency_us is not None:
-        fixed = 2 * (steps - 1) * change.latency_us
-    if steps != n:
+        fixed = 2 * (ring_size - 1) * change.latency_us
+    if ring_size != n:
         assumptions.append(
             f"Each of {ranks} ranks computes as before; no rank is late; ranks do not compete for "
             "cores."
@@ -289,7 +291,7 @@ def _changed_model(
         model,
         fixed_us=max(0.0, fixed),
         us_per_byte=link + processing * busbw_factor("allreduce", ranks) / factor,
-        burst_bytes=model.burst_bytes / share if share else 0.0,
+        burst_bytes=model.burst_bytes / busbw_ratio if busbw_ratio else 0.0,
         negotiation_us=max(0.0, model.negotiation_us + (fixed - model.fixed_us)),
     )
     settings: dict[str, float] = {}
@@ -318,7 +320,7 @@ def _check_link(measured: MeasuredTraining, change: Changes, vms: int) -> None:
 def _divided(
     measured: MeasuredTraining, change: Changes, vms: int, assumptions: list[str]
 ) -> tuple[float, float]:
-    """Return the time of a byte on the link at the new rate, and its time of processing."""
+    """Return the us of a byte on the link at the new rate, and the us of processing a byte."""
     per_byte = measured.model.us_per_byte
     payload = measured.payload
     rate = link_gbps(measured)
@@ -333,8 +335,8 @@ def _divided(
         )
     if not change.gbps:
         return link, per_byte - link
-    new = tcp_efficiency() if measured.one_vm and vms > 1 else payload
-    return link * (rate * payload) / (change.gbps * new), per_byte - link
+    new_payload = tcp_efficiency() if measured.one_vm and vms > 1 else payload
+    return link * (rate * payload) / (change.gbps * new_payload), per_byte - link
 
 
 def _changed_work(

@@ -24,7 +24,7 @@ def largest_batch(step: Callable[[int], object], most: int = 1 << 16) -> int:
     ----------
     step
         Called with a number of samples. Runs one iteration with a batch of that size, on the
-        device whose memory is tried.
+        device that the training will use.
     most
         Largest batch to try.
 
@@ -42,23 +42,32 @@ def largest_batch(step: Callable[[int], object], most: int = 1 << 16) -> int:
     100
     """
     checked_int(most, "most", 1)
-    fits = 0
-    fails = most + 1
+    largest_fitting = 0
+    smallest_failing = most + 1
     batch = 1
-    while fails - fits > 1:
+    while smallest_failing - largest_fitting > 1:
         if _step_fits(step, batch):
-            fits = batch
+            largest_fitting = batch
         else:
-            fails = batch
-        _log.debug("batch of %d tried: at least %d fit, %d does not", batch, fits, fails)
-        batch = min(2 * fits, most) if fails > most else (fits + fails) // 2
-    if not fits:
+            smallest_failing = batch
+        _log.debug(
+            "batch of %d tried: at least %d fit, %d does not",
+            batch,
+            largest_fitting,
+            smallest_failing,
+        )
+        batch = (
+            min(2 * largest_fitting, most)
+            if smallest_failing > most
+            else (largest_fitting + smallest_failing) // 2
+        )
+    if not largest_fitting:
         raise UsageError(
             "largest_batch: a batch of one sample does not fit into memory. Use a smaller model "
             "or a GPU with more memory."
         )
-    _log.info("largest batch: %d samples", fits)
-    return fits
+    _log.info("largest batch: %d samples", largest_fitting)
+    return largest_fitting
 
 
 def _step_fits(step: Callable[[int], object], batch: int) -> bool:

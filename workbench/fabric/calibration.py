@@ -16,44 +16,48 @@ from workbench.errors import UsageError
 from workbench.fabric.fit import ONE_RANK, FittedFabric, fit
 
 RunCell = Callable[[str, Callable[[str], None]], Mapping[int, Any]]
-"""Runs the source of a measurement on all ranks; returns its values by rank.
+"""Function that runs the source of a measurement as a cell, and returns its value on each rank.
 
 The source can use the variables `ring` (its `Backend`), `device`, `rank` and `world_size`, and the
-variables of `workbench.rank.measurement.measure`. They do not depend on variables of the user's
-cells. While the cell runs, the function is called several times a second with the cell's output.
+variables of `workbench.rank.measurement.measure`. The user's cells do not change these variables.
+While the cell runs, the second argument is called several times a second with the cell's output.
 """
 
 _log = logging.getLogger(__name__)
 
 Rates = np.ndarray[Any, np.dtype[np.float64]]
+"""Rate of each run of copies, in GB/s."""
 
 Rounds = list[list[list[float]]]
 """Microseconds of each repetition, by round and size."""
 
 SIZES_BYTES = tuple(1 << power for power in range(12, 25))
 """4 KB to 16 MB. Over a slow fabric, the sweep ends with the first size that takes more than
-`_LONG_SHARE` of its time."""
+`_LONG_SHARE` of the sweep's time."""
 HELD_OUT_BYTES = tuple(3 << power for power in range(12, 24, 2))
-"""Sizes that are measured, but not used by the fit. They show how well it predicts other sizes."""
+"""Sizes that are measured, but not used by the fit. They show how well the fit predicts
+other sizes."""
 
 _FULL_ROUNDS = 8
 """Number of rounds after which only sizes with noisy times are measured."""
 _MIN_ROUNDS = 3
-"""Number of rounds that measure all sizes, even if they exceed the time."""
+"""Number of rounds that measure all sizes, even if the sweep then takes too long."""
 _MAX_NOISE = 0.01
 """A size is noisy while the relative standard error of its time exceeds this."""
 _SIZE_S = 0.015
-"""Time for which each round repeats one size, but at most `_MAX_REPETITIONS` times."""
+"""Seconds for which each round repeats one size, but at most `_MAX_REPETITIONS` times."""
 _MAX_REPETITIONS = 8
 _LONG_SHARE = 1 / 40
-"""If an allreduce takes more than this share of the sweep's time, larger ones are not measured."""
+"""If an allreduce takes more than this share of the sweep's time, larger sizes are not measured."""
 _MIN_SIZES = 4
+"""Number of sizes that are measured even if they take long."""
 _LIMIT_FACTOR = 4.0
+"""Multiple of the intended time by which a measurement is allowed to exceed `_MIN_LIMIT_S`."""
 _MIN_LIMIT_S = 180.0
 _SHORTEST_SHARE = 0.25
-"""Share of the repetitions that is used, the shortest, because disturbances only prolong them."""
+"""Share of the repetitions that is used: the shortest ones, because disturbances only add time."""
 
-# All ranks decide by the means of their times, because the means are the same on every rank.
+# Ranks use means over all ranks, which are equal on every rank, so that all decide the same.
 _SWEEP = """
 def _workbench_sweep(sizes, seconds):
     from workbench.fabric.calibration import plan_round
@@ -137,7 +141,9 @@ def _workbench_copies():
     return rates_by_kind
 """
 _RUN_S = 0.01
+"""Minimum seconds of a run of copies."""
 _RUNS = 9
+"""Number of runs for each kind of copies."""
 _HOST_BYTES = 64 << 20
 _PINNED_BYTES = 256 << 20
 _GPU_BYTES = 1 << 30
@@ -164,7 +170,8 @@ def measure(
     repetitions, so that other processes disturb the result little. Sizes of the fit and held-out
     sizes are measured alike.
 
-    If the halves of the rounds differ, the result's `caveat` and a warning say so. If the fit is
+    If the first and the second half of the rounds differ, the result's `caveat` and a warning say
+    so. If the fit is
     unreliable, `explain` does not use it for advice.
 
     Parameters
@@ -221,7 +228,10 @@ def _copies_only(values: Mapping[int, Mapping[str, Sequence[float]]]) -> FittedF
 def _with_copies(
     fabric: FittedFabric, values: Mapping[int, Mapping[str, Sequence[float]]]
 ) -> FittedFabric:
-    """Add the median rate of copies by rank, and half of their range as a share of the median."""
+    """Add the median rate of copies by rank.
+
+    Also add half of the range of the rates, as a share of the median.
+    """
     medians, spreads = (
         {
             str(rank): {kind: statistic(np.asarray(rates)) for kind, rates in copies.items()}
@@ -265,9 +275,9 @@ class ProgressLine:
 
     def show(self, output: str) -> None:
         """Show the last line of a cell's output, such as ``[rank 0] 35%``."""
-        share = output.rstrip().rpartition(" ")[2]
-        text = f"\r{self._activity}: {share}"
-        if share.endswith("%") and text != self._shown:
+        percentage = output.rstrip().rpartition(" ")[2]
+        text = f"\r{self._activity}: {percentage}"
+        if percentage.endswith("%") and text != self._shown:
             self._shown = text
             self._write(text)
 
@@ -321,7 +331,7 @@ def _by_size(rounds: Rounds) -> list[list[float]]:
 
 
 def _mean_of_shortest(times: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the shortest repetitions, and its relative standard error.
+    """Return the mean of the shortest repetitions, and the relative standard error of this mean.
 
     The error assumes independent repetitions. As the error of a tail mean, it includes the
     variance of the shortest repetitions and the variance of the quantile that limits them. Both
@@ -339,18 +349,23 @@ def _mean_of_shortest(times: Sequence[float]) -> tuple[float, float]:
 
 
 def _disagreement(rounds: Rounds) -> float:
-    """Return the relative difference between the halves of the rounds, the median over sizes."""
+    """Return the relative difference between the halves of the rounds, as median over sizes."""
     half = len(rounds) // 2
     first, second = (
         np.array([_mean_of_shortest(times)[0] for times in _by_size(part)])
         for part in (rounds[:half], rounds[half:])
         if part
     )
-    both = np.isfinite(first + second)
-    return float(np.median(np.abs(first[both] / second[both] - 1))) if both.any() else 0.0
+    is_measured = np.isfinite(first + second)
+    return (
+        float(np.median(np.abs(first[is_measured] / second[is_measured] - 1)))
+        if is_measured.any()
+        else 0.0
+    )
 
 
 def _fitted(sizes: list[int], rounds: Rounds, n: int) -> FittedFabric:
+    """Fit lines to the times of `SIZES_BYTES`, and compare them with the times of other sizes."""
     estimates = dict(zip(sizes, map(_mean_of_shortest, _by_size(rounds)), strict=True))
     fit_sizes = [size for size in sizes if size in SIZES_BYTES]
     held_out_sizes = [size for size in sizes if size not in SIZES_BYTES and size < fit_sizes[-1]]

@@ -17,13 +17,15 @@ UNRELIABLE = 0.5
 BUSY = 0.15
 """If the halves of a sweep differ by this share, something else uses the fabric or the cores."""
 _ERROR_QUANTILE = 0.9
+"""The error of a fit is this quantile of the relative errors at all sizes."""
 _BENDS = (0, 1, 2)
+"""Numbers of bends that are tried, in this order."""
 _SIZES_PER_BEND = 4
 """Minimum number of sizes for each line of a fit with bends."""
 _SMALL_ERROR = 0.01
 """Up to this relative error, the fit minimizes squares of errors; above it, their magnitude."""
 _CERTAIN_NOISE = 0.05
-"""Times with less noise than this have equal weights."""
+"""Times with a smaller relative standard error than this have equal weights."""
 _COPY_NAMES = {"PCIe": "host to GPU", "device to host": "GPU to host"}
 """Names of copies in text, if they differ from the keys of `FittedFabric.devices`."""
 _NO_BANDWIDTH = "no bandwidth: measure larger sizes"
@@ -50,11 +52,11 @@ class FittedFabric:
         Sizes that were measured but not used by the fit, with their times in microseconds and the
         relative errors of the fit.
     held_out_noise
-        Relative standard errors of these times. A difference between fit and measurement that is
-        smaller may be due to the measurement. Empty if they are unknown.
+        Relative standard errors of the held-out times. A smaller difference between fit and
+        measurement may be due to the measurement. Empty if they are unknown.
     disagreement
-        Relative difference between the halves of the sweep, the median over sizes; 0 if the sweep
-        has only one half.
+        Relative difference between the two halves of the sweep's rounds, as median over sizes; 0
+        if the sweep has only one round.
     context
         The measured cluster: ``"ranks"``, ``"VMs"``, ``"backend"``, ``"device"`` and
         ``"transport"``; empty if it is unknown.
@@ -91,12 +93,12 @@ class FittedFabric:
 
     @property
     def fixed_us(self) -> float:
-        """Time of an empty allreduce."""
+        """Time of an empty allreduce, in microseconds."""
         return self.knots_us[0]
 
     @property
     def us_per_byte(self) -> float:
-        """Additional time per byte of a large payload."""
+        """Additional time per byte of a large payload, in microseconds."""
         last_line_bytes = self.knots_bytes[-1] - self.knots_bytes[-2]
         return (self.knots_us[-1] - self.knots_us[-2]) / last_line_bytes
 
@@ -262,8 +264,8 @@ def fit(
     n
         Number of ranks in the sweep, at least 2.
     held_out
-        Further sizes with their times in microseconds. The fit does not use them; they show its
-        error.
+        Further sizes with their times in microseconds. The fit does not use them; they show
+        the error of the fit.
     noise
         Relative standard errors of the times. Uncertain times have smaller weights. Without
         `noise`, all times have the same weight.
@@ -316,7 +318,7 @@ def _check_lengths(sizes: Sequence[int], times: Sequence[float]) -> None:
 
 
 def _check_measured(sizes: Sequence[int], times: Sequence[float], n: int) -> None:
-    """Raise an error for values that no measurement gives, because their fit has no meaning."""
+    """Raise an error for values that no measurement gives, because a fit to them has no meaning."""
     if n < 2:
         raise UsageError(f"n={n}: a collective takes at least 2 ranks. Measure it on more.")
     for quantity, values in (("size", sizes), ("time", times)):
@@ -349,6 +351,8 @@ def _best_knots(size: Array, time: Array, scale: Array) -> Array:
 
 
 def _place_bends(size: Array, time: Array, scale: Array, bends: int) -> Array:
+    """Return the ends of the lines, with bends at the measured sizes with the smallest error."""
+
     def total_error(knots: Array) -> float:
         fitted = _predict(size, knots, _fit_values(size, time, scale, knots))
         return float((np.abs(fitted - time) / scale).sum())
@@ -363,8 +367,8 @@ def _fit_values(size: Array, time: Array, scale: Array, knots: Array) -> Array:
     weights = 1 / scale
     for _ in range(1 if len(size) < 2 * _SIZES_PER_BEND else 8):
         values = _increasing(rows * weights[:, None], time * weights)
-        # The weights approximate absolute errors, so that a few disturbed sizes do not shift the
-        # lines for the other sizes.
+        # With these weights, the sum of squares approximates the sum of the errors' magnitudes, so
+        # that a few disturbed sizes do not shift the lines for the other sizes.
         relative_errors = np.maximum(np.abs(rows @ values - time) / scale, _SMALL_ERROR)
         weights = 1 / scale / np.sqrt(relative_errors)
     return values

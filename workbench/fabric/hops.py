@@ -36,7 +36,7 @@ class Hop:
     vm
         The VM that has the link.
     devices
-        PCI addresses at its ends, as far as they are known.
+        PCI addresses of the devices that the link connects, as far as they are known.
     gb_per_s
         Nominal rate of this hop in one direction, in GB/s. Hops that share a NIC have equal shares
         of its rate.
@@ -89,9 +89,11 @@ def ring_hops(ranks: Iterable[RankInfo], snapshots: Mapping[str, Snapshot]) -> l
             "more."
         )
     pairs = [*zip(infos, [*infos[1:], infos[0]], strict=True)]
-    crossing = [(sender, receiver) for sender, receiver in pairs if sender.vm != receiver.vm]
-    sends = Counter((sender.vm, sender.nic) for sender, _ in crossing)
-    receives = Counter((receiver.vm, receiver.nic) for _, receiver in crossing)
+    pairs_between_vms = [
+        (sender, receiver) for sender, receiver in pairs if sender.vm != receiver.vm
+    ]
+    sends = Counter((sender.vm, sender.nic) for sender, _ in pairs_between_vms)
+    receives = Counter((receiver.vm, receiver.nic) for _, receiver in pairs_between_vms)
     hops: list[Hop] = []
     for sender, receiver in pairs:
         pair = sender.rank, receiver.rank
@@ -106,8 +108,8 @@ def ring_hops(ranks: Iterable[RankInfo], snapshots: Mapping[str, Snapshot]) -> l
 def weakest_hop(ranks: Iterable[RankInfo], snapshots: Mapping[str, Snapshot]) -> Hop | Unknown:
     """Return the hop of the ring with the lowest nominal rate.
 
-    The parameters are the same as for `ring_hops`. If no rate is known, the result is unknown, with
-    the reasons.
+    The parameters are the same as for `ring_hops`. If no rate is known, the result is an
+    `Unknown` with the reasons.
     """
     hops = ring_hops(ranks, snapshots)
     rated = [(hop.gb_per_s, hop) for hop in hops if not isinstance(hop.gb_per_s, Unknown)]
@@ -179,8 +181,9 @@ def _gpu(snapshot: Snapshot | None, info: RankInfo) -> Gpu | None:
     number = info.gpu.partition(" ")[0]
     if snapshot is None or not number.isdecimal():
         return None
-    divided = {gpu.index for gpu in snapshot.gpus if gpu.form == "mig"}
-    usable = [gpu for gpu in snapshot.gpus if gpu.form == "mig" or gpu.index not in divided]
+    # A GPU that is divided into MIG slices is used through its slices only.
+    divided_indices = {gpu.index for gpu in snapshot.gpus if gpu.form == "mig"}
+    usable = [gpu for gpu in snapshot.gpus if gpu.form == "mig" or gpu.index not in divided_indices]
     return usable[int(number)] if int(number) < len(usable) else None
 
 

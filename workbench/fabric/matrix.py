@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 SLOW = 0.75
 """A link is slow if its rate is less than this share of the upper quartile of all links."""
 _TYPICAL_QUANTILE = 0.75
+"""This quantile of the rates of all links is the usual rate."""
 _REPETITIONS = 5
 _MIN_BYTES = 1 << 18
 _MAX_BYTES = 1 << 26
@@ -68,6 +69,7 @@ _MAX_ATTEMPTS = 3
 Rates = dict[tuple[int, int], float | None]
 """Gbit/s by the ranks of sender and receiver."""
 Cells = tuple[tuple[float | None, ...], ...]
+"""Gbit/s in rows of senders and columns of receivers; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class BandwidthMatrix:
         Gbit/s by sender and receiver, one pair at a time. None from a VM to itself, and if the
         repetitions of a transfer differ by as much as a small and a large transfer.
     together_gbps
-        The same while the other VMs exchange data in pairs too.
+        Gbit/s by sender and receiver while the other VMs exchange data in pairs too.
 
     Examples
     --------
@@ -102,10 +104,10 @@ class BandwidthMatrix:
         alone = _to_array(self.alone_gbps)
         finite = alone[np.isfinite(alone)]
         # The best rate is not used, because its two times may be nearly equal by chance.
-        usual = (
+        usual_gbps = (
             float(np.quantile(finite, _TYPICAL_QUANTILE, method="higher")) if finite.size else 0.0
         )
-        sentences = list(_slow_vms_and_links(self.names, alone, usual))
+        sentences = list(_slow_vms_and_links(self.names, alone, usual_gbps))
         together = _to_array(self.together_gbps)
         ratio = together / alone
         share = float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else 1.0
@@ -121,9 +123,10 @@ class BandwidthMatrix:
         """The pairs without a bandwidth in one of the matrices, with the reason; may be empty."""
         pairs = [
             f"{sender} to {receiver}"
-            for a, sender in enumerate(self.names)
-            for b, receiver in enumerate(self.names)
-            if a != b and None in (self.alone_gbps[a][b], self.together_gbps[a][b])
+            for row, sender in enumerate(self.names)
+            for column, receiver in enumerate(self.names)
+            if row != column
+            and None in (self.alone_gbps[row][column], self.together_gbps[row][column])
         ]
         reason = "repeated transfers differ too much. Measure again on idle VMs"
         return f"{', '.join(pairs)}: {reason}" if pairs else ""
@@ -231,6 +234,7 @@ def _rates(steps: list[list[tuple[int, int]]], values: Mapping[int, Any]) -> lis
             small, large = (max(values[rank][1][number][part] for rank in pair) for part in (0, 1))
             noise = max(times[1] - times[0] for times in (small, large))
             difference = large[0] - small[0]
+            # The small transfer has a quarter of the bytes of the large one.
             rates[pair] = 0.75 * size * 8e-9 / difference if difference > noise else None
         step_rates.append(rates)
     return step_rates
@@ -249,9 +253,11 @@ def _to_array(cells: Cells) -> np.ndarray:
     return np.array([[math.nan if gbps is None else gbps for gbps in row] for row in cells])
 
 
-def _slow_vms_and_links(names: tuple[str, ...], gbps: np.ndarray, usual: float) -> Iterator[str]:
+def _slow_vms_and_links(
+    names: tuple[str, ...], gbps: np.ndarray, usual_gbps: float
+) -> Iterator[str]:
     """Yield a sentence for each slow VM, then for each slow link between other VMs."""
-    slow = gbps < SLOW * usual
+    slow = gbps < SLOW * usual_gbps
     others = len(names) - 1
     slow_vms: set[int] = set()
     for vm, name in enumerate(names):
@@ -259,14 +265,14 @@ def _slow_vms_and_links(names: tuple[str, ...], gbps: np.ndarray, usual: float) 
         slow_directions = [
             direction
             for direction, cells in rates.items()
-            if (cells < SLOW * usual).sum() == others
+            if (cells < SLOW * usual_gbps).sum() == others
         ]
         if others > 1 and slow_directions:
             slow_vms.add(vm)
             rate = np.nanmedian(np.concatenate([rates[direction] for direction in slow_directions]))
             verbs = " and ".join(slow_directions)
-            yield f"{name} {verbs} all others slowly: {rate:.2f} of {usual:.2f} Gbit/s"
+            yield f"{name} {verbs} all others slowly: {rate:.2f} of {usual_gbps:.2f} Gbit/s"
     for sender, receiver in zip(*np.nonzero(slow), strict=True):
         if sender not in slow_vms and receiver not in slow_vms:
             rate = gbps[sender, receiver]
-            yield f"{names[sender]} to {names[receiver]}: {rate:.2f} of {usual:.2f} Gbit/s"
+            yield f"{names[sender]} to {names[receiver]}: {rate:.2f} of {usual_gbps:.2f} Gbit/s"

@@ -143,20 +143,21 @@ def _measure_forward(
 def _storage(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the identity and the size in bytes of a tensor's storage, also on the meta device."""
     storage = tensor.untyped_storage()
+    # All storages on the meta device have the address 0, so the identity is the C++ object.
     return storage._cdata, storage.nbytes()
 
 
 @contextmanager
 def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Restore the model's buffers and the random state of the CPU and of its GPUs."""
+    """Restore the model's buffers and the random state of the CPU and of the model's GPUs."""
     import torch
 
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    saved_buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
         try:
             yield
         finally:
             with torch.no_grad():
-                for buffer, value in before:
+                for buffer, value in saved_buffers:
                     buffer.copy_(value)

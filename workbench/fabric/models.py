@@ -1,8 +1,9 @@
 """Times of collectives by standard cost models, and the payload's share of a link's rate.
 
 The models are from R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
-Communication Operations in MPICH" (2005). All models return microseconds, and 0 for one rank.
-Their parameters are:
+Communication Operations in MPICH" (2005). They are alpha-beta models: a latency for each message,
+and the bytes divided by the bandwidth. All return microseconds, and 0 for one rank. Their
+parameters are:
 
 - `size`: bytes of the buffer of one rank, as in nccl-tests: before an allreduce, a broadcast, a
   reduce-scatter or an all-to-all, and after an all-gather
@@ -51,7 +52,9 @@ def transfer_us(size: float, gbps: float) -> float:
 
 
 def ring_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
-    """Return the time of a ring allreduce: 2(n-1) latency + 2(n-1)/n size/bandwidth.
+    """Return the time of a ring allreduce.
+
+    It is 2 * (n-1) * latency + 2 * (n-1)/n * size / bandwidth.
 
     Examples
     --------
@@ -64,7 +67,7 @@ def ring_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
 def halving_doubling_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
     """Return the time of an allreduce by recursive halving and doubling.
 
-    It is 2 ceil(log2 n) latency + 2(n-1)/n size/bandwidth.
+    It is 2 * ceil(log2(n)) * latency + 2 * (n-1)/n * size / bandwidth.
 
     Examples
     --------
@@ -77,7 +80,7 @@ def halving_doubling_us(size: float, n: int, gbps: float, latency_us: float = 0.
 def tree_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
     """Return the time of an allreduce on a pipelined tree.
 
-    It is about 2 ceil(log2 n) latency + 2 size/bandwidth.
+    It is about 2 * ceil(log2(n)) * latency + 2 * size / bandwidth.
     """
     return 2 * broadcast_us(size, n, gbps, latency_us)
 
@@ -106,11 +109,11 @@ def hierarchical_us(
     per_vm
         Number of ranks on each VM.
     within_gbps
-        Rate between the ranks of a VM, such as NVLink's.
+        Rate between the ranks of a VM, such as the rate of NVLink, in Gbit/s.
     between_gbps
-        Rate of one rank's link to other VMs.
+        Rate of one rank's link to other VMs, in Gbit/s.
     within_us, between_us
-        Latencies of messages within a VM and between VMs.
+        Latencies of messages within a VM and between VMs, in microseconds.
 
     Examples
     --------
@@ -122,7 +125,7 @@ def hierarchical_us(
 
 
 def reduce_scatter_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
-    """Return the time of a reduce-scatter: (n-1) latency + (n-1)/n size/bandwidth.
+    """Return the time of a reduce-scatter: (n-1) * latency + (n-1)/n * size / bandwidth.
 
     An all-gather takes the same time.
     """
@@ -138,7 +141,7 @@ all_to_all_us = reduce_scatter_us
 def broadcast_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
     """Return the time of a broadcast on a pipelined tree.
 
-    It is about ceil(log2 n) latency + size/bandwidth.
+    It is about ceil(log2(n)) * latency + size / bandwidth.
     """
     steps = _steps(n, latency_us)
     return steps * latency_us + transfer_us(size, gbps) if steps else 0.0
@@ -208,7 +211,7 @@ def rdma_efficiency(mtu: int = 4096, link_layer: str = "Ethernet") -> float:
 
 
 def _steps(n: int, latency_us: float = 0.0) -> int:
-    """Return ceil(log2 n), the number of steps; raise an error for a wrong `n` or latency."""
+    """Return ceil(log2(n)), the number of steps; raise an error for a wrong `n` or latency."""
     if not 1 <= n < math.inf:
         raise UsageError(f"n={n}: not a number of ranks. Give 1 or more.")
     if not 0 <= latency_us < math.inf:

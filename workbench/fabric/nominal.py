@@ -67,7 +67,8 @@ _MEMORY_GB_PER_S = {
     r"GH200 480GB": 4000.0,
     r"G?B200": 8000.0,
 }
-# The GPU's name by the board's name in vGPU profiles. Other boards, such as H100XL, are unknown.
+# Names of GPUs by the names of their boards in vGPU profiles. Other boards, such as H100XL, are
+# unknown.
 _GPU_BY_BOARD = {
     "A10": "A10",
     "A30": "A30",
@@ -214,11 +215,11 @@ def pcie_link_gb_per_s(snapshot: Snapshot, device: Gpu | Nic) -> tuple[str, floa
         if generation in PCIE_GTPS and isinstance(width, int) and width:
             rate = lanes_gb_per_s(PCIE_GTPS[generation], width)
             return f"PCIe {generation}.0 x{width}", rate
-    in_tree = [node for node in snapshot.known_pcie.devices if node.address == device.pci_address]
-    if not in_tree:
+    nodes = [node for node in snapshot.known_pcie.devices if node.address == device.pci_address]
+    if not nodes:
         return "PCIe", Unknown("the device is in no PCIe tree of this VM")
-    gtps = in_tree[0].link_gtps
-    lanes = in_tree[0].link_width
+    gtps = nodes[0].link_gtps
+    lanes = nodes[0].link_width
     if isinstance(gtps, Unknown) or isinstance(lanes, Unknown):
         return "PCIe", gtps if isinstance(gtps, Unknown) else Unknown(str(lanes))
     if not gtps * lanes > 0:
@@ -229,7 +230,7 @@ def pcie_link_gb_per_s(snapshot: Snapshot, device: Gpu | Nic) -> tuple[str, floa
 
 
 def nic_gbps(nic: Nic) -> float | Unknown:
-    """Return the rate of a NIC or RDMA port, in Gbit/s; unknown instead of 0."""
+    """Return the rate of a NIC or RDMA port, in Gbit/s; unknown if the driver reports 0."""
     if str(nic.hca_type).startswith("VMW_PVRDMA"):
         return _PVRDMA
     rate = nic.rate_gbps
@@ -252,7 +253,7 @@ def find_nic(snapshot: Snapshot, name: str) -> Nic | None:
 def landscape(
     snapshot: Snapshot, measured: Mapping[str, float] | None = None
 ) -> tuple[Bandwidth, ...]:
-    """Return all links and memories of a VM with their rates; equal links are one record.
+    """Return all links and memories of a VM with their rates, one record for all equal links.
 
     Parameters
     ----------
@@ -273,6 +274,7 @@ def landscape(
 
 
 def _measured(measured: Mapping[str, float], names: list[str]) -> float | Unknown:
+    """Return the rate of the first of these names that was measured."""
     return next((measured[name] for name in names if name in measured), _NOT_MEASURED)
 
 
@@ -305,6 +307,7 @@ def _rates(snapshot: Snapshot) -> Iterator[tuple[str, str, str, float | Unknown]
 
 
 def _layer(nic: Nic) -> str:
+    """Return the link layer of a NIC, such as ``"Ethernet"``; ``"network"`` if it is unknown."""
     return "network" if isinstance(nic.link_layer, Unknown) else nic.link_layer
 
 
@@ -315,7 +318,7 @@ def _nic_name(nic: Nic) -> str:
 def _group_name(link: str, devices: list[str]) -> str:
     """Return a name such as ``"PCIe 5.0 x16: GPU 0-7"``.
 
-    For devices other than GPUs, it has the first two devices and the number of further devices.
+    For devices other than GPUs, the name has the first two and the number of the others.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 ATOMIC_BYTES = 64
@@ -23,6 +23,7 @@ CYCLE_US = 1000.0
 _LONG_CYCLE = 0.1
 """Cycles of at least this share of the iteration are simulated over several iterations."""
 _ITERATIONS = 8
+"""Number of iterations that are then simulated; the second half of them counts."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class CommunicationModel:
     single_copy_us_per_byte
         Time of the copies of a buffer with a single collective.
     negotiation_us
-        Time from the start of a cycle to the response.
+        Time from the start of a cycle to the response that names the negotiated gradients.
     cycle_us
         Minimum time between the starts of two cycles; 0 without cycles.
     fusion_bytes
@@ -133,7 +134,7 @@ def simulate(work: Workload, model: CommunicationModel) -> Simulated:
     steady = results[_ITERATIONS // 2 :]
     mean_us = sum(iteration.iteration_us for iteration in steady) / len(steady)
     exposed_us = sum(iteration.exposed_us for iteration in steady) / len(steady)
-    return Simulated(mean_us, exposed_us, *list(vars(result).values())[2:])
+    return replace(result, iteration_us=mean_us, exposed_us=exposed_us)
 
 
 def _iteration(
@@ -141,7 +142,8 @@ def _iteration(
 ) -> tuple[Simulated, float]:
     """Return a simulated iteration, and the start of its last cycle.
 
-    `last_cycle` is the start of the last cycle before the iteration. If it is None, the first cycle
+    `sums` has the bytes before each collective and, at the end, of all collectives. `last_cycle` is
+    the start of the last cycle before the iteration. If `last_cycle` is None, the first cycle
     after an idle time begins after the mean delay.
     """
     ready = work.ready_us
@@ -149,38 +151,44 @@ def _iteration(
     fusion = model.fusion_bytes
     count = len(ready)
     sent = 0
-    free = 0.0
+    thread_free = 0.0
     idle_since = float("-inf")
     has_last_cycle = last_cycle is not None
-    begin = last_cycle if last_cycle is not None else float("-inf")
+    cycle_begin = last_cycle if last_cycle is not None else float("-inf")
     transfers: list[tuple[float, float]] = []
     sizes: list[float] = []
     while sent < count:
-        first = ready[sent]
-        next_cycle = max(free, begin + cycle)
-        if first > next_cycle:
-            follows = bool(has_last_cycle and cycle)
-            skipped = -(-(first - next_cycle) // cycle) if follows else 0.0
-            next_cycle = next_cycle + skipped * cycle if follows else first + cycle / 2
-        begin = next_cycle
-        until = max(bisect_right(ready, begin), sent + 1)
-        now = begin + model.negotiation_us
-        while sent < until:
+        first_ready = ready[sent]
+        next_cycle = max(thread_free, cycle_begin + cycle)
+        if first_ready > next_cycle:
+            continues_cycles = bool(has_last_cycle and cycle)
+            skipped = -(-(first_ready - next_cycle) // cycle) if continues_cycles else 0.0
+            next_cycle = (
+                next_cycle + skipped * cycle if continues_cycles else first_ready + cycle / 2
+            )
+        cycle_begin = next_cycle
+        ready_count = max(bisect_right(ready, cycle_begin), sent + 1)
+        now = cycle_begin + model.negotiation_us
+        while sent < ready_count:
             end = sent + 1
             if fusion:
-                end = max(end, bisect_right(sums, sums[sent] + fusion, sent + 1, until + 1) - 1)
+                end = max(
+                    end, bisect_right(sums, sums[sent] + fusion, sent + 1, ready_count + 1) - 1
+                )
             size = sums[end] - sums[sent]
             is_fused = end - sent > 1
             copy = size * (model.copy_us_per_byte if is_fused else model.single_copy_us_per_byte)
             start = now + copy / 2
-            passed = min(model.burst_bytes, (start - idle_since) / model.us_per_byte, size)
-            idle_since = start + model.fixed_us + (size - passed) * model.us_per_byte
+            burst_bytes_passed = min(
+                model.burst_bytes, (start - idle_since) / model.us_per_byte, size
+            )
+            idle_since = start + model.fixed_us + (size - burst_bytes_passed) * model.us_per_byte
             transfers.append((start, idle_since))
             sizes.append(size)
             now = idle_since + copy / 2
             sent = end
-        free = now
-    exposed = max(0.0, free - work.compute_us)
-    spent = sum(end - start for start, end in transfers)
+        thread_free = now
+    exposed = max(0.0, thread_free - work.compute_us)
+    transfer_sum = sum(end - start for start, end in transfers)
     duration = work.compute_us + exposed + work.tail_us
-    return Simulated(duration, exposed, spent, tuple(transfers), tuple(sizes)), begin
+    return Simulated(duration, exposed, transfer_sum, tuple(transfers), tuple(sizes)), cycle_begin

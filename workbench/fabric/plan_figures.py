@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from workbench.fabric.fit import FittedFabric
 from workbench.fabric.model_size import ModelSize
@@ -22,7 +23,26 @@ from workbench.fabric.quantities import format_quantity
 from workbench.resources import Unknown
 
 _FORWARD = 1 / 3
-"""Share of the forward in the time of compute, because a backward takes about twice as long."""
+"""Share of the forward in the compute of an iteration: a backward takes about twice as long."""
+
+
+class ValueBytes(NamedTuple):
+    """Bytes per parameter.
+
+    Attributes
+    ----------
+    value, gradient
+        Bytes of the parameter's value, and of its gradient.
+    state
+        Bytes of one value of the optimizer's state.
+    copy
+        Bytes of the parameter's copy in full precision; 0 without a copy.
+    """
+
+    value: int
+    gradient: int
+    state: int
+    copy: int
 
 
 @dataclass(frozen=True)
@@ -44,16 +64,15 @@ class PlanInputs:
     gbps, local_gbps
         Rate of a VM's link, and between the ranks of a VM, in Gbit/s; None if not given.
     latency_us
-        Time of an empty message.
+        Time of an empty message, in microseconds.
     fabric
         The calibration; None if not given.
     ranks_per_vm
         Ranks on each VM.
     compute_s
-        Time of an iteration on one rank without communication; None if unknown.
+        Time of an iteration on one rank without communication, in seconds; None if unknown.
     value_bytes
-        Bytes per parameter: of its value, of its gradient, of one value of the optimizer's state,
-        and of its copy in full precision.
+        Bytes per parameter.
     states
         Values that the optimizer keeps per parameter.
     """
@@ -69,13 +88,13 @@ class PlanInputs:
     ranks_per_vm: int
     local_gbps: float | None
     compute_s: float | None
-    value_bytes: tuple[int, int, int, int]
+    value_bytes: ValueBytes
     states: int
 
     @property
     def gradient_bytes(self) -> int:
         """Size of all gradients in bytes."""
-        return self.size.trainable * self.value_bytes[1]
+        return self.size.trainable * self.value_bytes.gradient
 
     @property
     def limit_s(self) -> float:
@@ -88,7 +107,7 @@ class PlanInputs:
         within_vm = math.inf if self.ranks_per_vm == 1 else self.local_gbps
         if vms == 1:
             return within_vm
-        if self.gbps is None or within_vm is None:  # At most the rate between VMs is known.
+        if self.gbps is None or within_vm is None:  # At most the rate between VMs is known then.
             return self.gbps
         return min(self.gbps, within_vm)
 
@@ -125,6 +144,7 @@ class PlanInputs:
         )
 
     def _nominal_s(self, vms: int, ranks: int) -> float | None:
+        """Return the seconds of an allreduce of all gradients at the nominal rate."""
         rate = self.rate_gbps(vms)
         if ranks == 1:
             return 0.0
@@ -133,6 +153,7 @@ class PlanInputs:
         return ring_us(self.gradient_bytes, ranks, rate, self.latency_us) / 1e6
 
     def _calibrated_s(self, ranks: int) -> float | None:
+        """Return the seconds of an allreduce of all gradients on the calibrated fabric."""
         if self.fabric is None:
             return None
         if ranks == 1:
@@ -142,6 +163,8 @@ class PlanInputs:
 
 def fully_overlapped(compute: float, communication: float) -> float:
     """Return the time of an iteration if its communication starts together with its backward.
+
+    The two times and the result have the same unit.
 
     Examples
     --------
@@ -155,7 +178,7 @@ def fully_overlapped(compute: float, communication: float) -> float:
 
 def gradients(job: PlanInputs, last: ScalingRow) -> Iterator[PlanFigure]:
     """Yield the parameters, and the bytes that an iteration communicates."""
-    size = job.value_bytes[1]
+    size = job.value_bytes.gradient
     count = job.size.trainable
     total = job.gradient_bytes
     yield PlanFigure("parameters", job.size.parameters, "", "counted in the model, or given")

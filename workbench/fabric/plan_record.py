@@ -64,7 +64,7 @@ class Roofline:
     The attainable rate is the minimum of the GPU's rate of operations and the product of intensity
     and memory bandwidth (S. Williams, A. Waterman and D. Patterson, "Roofline", 2009). The bytes
     are an estimate: each value moves once for each use. Caches reduce the bytes. Tensors that no
-    backward needs add to them.
+    backward needs increase them.
 
     Attributes
     ----------
@@ -75,10 +75,10 @@ class Roofline:
     tflops
         Rate of operations of the rank, in 10^12 per second.
     memory_gb_per_s
-        Bandwidth of its memory, in 10^9 bytes per second.
+        Bandwidth of the rank's GPU memory, in 10^9 bytes per second.
     board
         The board that has `memory_gb_per_s` as its nominal bandwidth; a MIG slice has a part of
-        it. Empty if the bandwidth is an argument of the user.
+        this bandwidth. Empty if the bandwidth is an argument of the user.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class Roofline:
 
     @property
     def least_s(self) -> float:
-        """The shortest time of the iteration's compute at that rate, in seconds."""
+        """The shortest time of the iteration's compute, at the attainable rate, in seconds."""
         return self.operations / (self.attainable_tflops * 1e12)
 
     def at(self, intensity: float) -> float:
@@ -290,6 +290,7 @@ _COLUMNS = {
     "efficiency": ("efficiency", "%"),
     "epoch": ("epoch_s", "s"),
 }
+"""Fields of `ScalingRow` and their units, by the header of the column."""
 _MISSING = {
     "communication_s": ("the time of communication", "gbps, the rate of each VM's link"),
     "sequential_s": (
@@ -298,6 +299,7 @@ _MISSING = {
     ),
     "iterations": ("the time of an epoch", "samples or iterations"),
 }
+"""Fields of `ScalingRow` that may be unknown: their meaning, and the argument that is missing."""
 
 
 def _shares(shares: Sequence[BoardShare] | None) -> str:
@@ -313,6 +315,7 @@ def _format_cell(value: float | None, unit: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Return rows as lines with aligned columns: ``<`` in `sides` means left, ``>`` right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -9,7 +9,7 @@ from workbench.fabric import plan_figures
 from workbench.fabric.fit import FittedFabric
 from workbench.fabric.model_size import ModelSize, measure_model
 from workbench.fabric.nominal import board_memory_gb_per_s
-from workbench.fabric.plan_figures import PlanInputs
+from workbench.fabric.plan_figures import PlanInputs, ValueBytes
 from workbench.fabric.plan_record import SPARE, Plan, PlanFigure, Roofline, ScalingRow
 from workbench.fabric.quantities import check_positive, parse_count
 from workbench.ranks import checked_int
@@ -17,9 +17,12 @@ from workbench.resources import Unknown
 from workbench.resources.gpus.profiles import BoardShare, smallest_shares
 from workbench.resources.vsphere import gpu_request
 
-# Bytes per parameter: of its value, its gradient, one value of the optimizer's state, and the copy
-# in full precision that "mixed" keeps (S. Rajbhandari et al., "ZeRO", 2020, section 3.1).
-_VALUE_BYTES = {"float32": (4, 4, 4, 0), "bfloat16": (2, 2, 2, 0), "mixed": (2, 2, 4, 4)}
+_VALUE_BYTES = {
+    "float32": ValueBytes(value=4, gradient=4, state=4, copy=0),
+    "bfloat16": ValueBytes(value=2, gradient=2, state=2, copy=0),
+    "mixed": ValueBytes(value=2, gradient=2, state=4, copy=4),
+}
+"""Bytes per parameter by precision (S. Rajbhandari et al., "ZeRO", 2020, section 3.1)."""
 _STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Number of values that an optimizer keeps per parameter."""
 
@@ -73,7 +76,7 @@ def plan(
     ranks_per_vm
         Number of ranks on each VM.
     local_gbps
-        Rate between ranks of one VM in one direction. The slowest hop limits the ring.
+        Rate between ranks of one VM in one direction, in Gbit/s. The slowest hop limits the ring.
     compute_ms
         Time of an iteration on one rank without communication, with this batch.
     tflops
@@ -183,7 +186,7 @@ def _size(model: Any, example: Any) -> ModelSize:
 def _roofline(
     job: PlanInputs, tflops: float | None, memory_gb_per_s: float | None, gpu: str | None
 ) -> Roofline | Unknown:
-    """Return the roofline with this memory bandwidth; if it is None, that of the whole board."""
+    """Return the roofline with this memory bandwidth; by default, with the whole board's."""
     if memory_gb_per_s is not None:
         return plan_figures.roofline(job, tflops, memory_gb_per_s)
     if gpu is None:
@@ -199,6 +202,7 @@ def _shares(gpu: str | None, needed_bytes: float) -> tuple[BoardShare, ...] | No
 def _compute_s(
     compute_ms: float | None, tflops: float | None, size: ModelSize, batch: int
 ) -> float | None:
+    """Return the seconds of compute in an iteration of one rank; None if unknown."""
     if tflops is None:
         return None if compute_ms is None else compute_ms / 1e3
     if not size.training_flop:

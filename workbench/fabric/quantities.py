@@ -12,7 +12,7 @@ _POWERS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _COUNT = re.compile(
     r"((?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)", re.IGNORECASE
 )
-_MAXIMUM = 1e18
+_MAX_COUNT = 1e18
 
 
 def parse_count(value: object, name: str) -> int:
@@ -35,10 +35,10 @@ def parse_count(value: object, name: str) -> int:
             number = float(re.sub(r"[,_]", "", match[1])) * _POWERS[match[2].upper()]
     else:
         number = _as_float(value)
-    if not 1 <= number <= _MAXIMUM:
+    if not 1 <= number <= _MAX_COUNT:
         raise UsageError(
-            f"{name}={shortened(repr(value), 80)}: must be a number from 1 to {_MAXIMUM:g}. Write "
-            "one such as 340_000_000 or '340M'."
+            f"{name}={shortened(repr(value), 80)}: must be a number from 1 to {_MAX_COUNT:g}. "
+            "Write one such as 340_000_000 or '340M'."
         )
     return round(number)
 

@@ -24,7 +24,7 @@ _MAX_SECONDS = 1e11
 
 
 def save(folder: Path, fabric: FittedFabric) -> Path:
-    """Write a calibration and return its file; an earlier one of the same cluster is replaced."""
+    """Write a calibration and return its file; an earlier file of the same cluster is replaced."""
     path = _path(folder, fabric.context)
     make_private_folder(path.parent)
     write_private(path, json.dumps(asdict(fabric)))
@@ -69,6 +69,7 @@ def check(fabric: FittedFabric, context: Mapping[str, str]) -> None:
 
 
 def _path(folder: Path, context: Mapping[str, str]) -> Path:
+    """Return the file of a cluster's calibration; its name is a hash of the cluster's context."""
     key = json.dumps(sorted(context.items()))
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     return folder / "calibrations" / f"{name}.json"

@@ -8,7 +8,7 @@ from collections import deque
 MAX_CHARACTERS = 200_000_000
 """Maximum number of characters of one cell's output that a result keeps."""
 _MAX_PIECES = 4096
-"""Number of added texts after which they are joined."""
+"""Maximum number of added texts that are kept separately until they are joined."""
 
 
 class BoundedText:
@@ -35,7 +35,8 @@ class BoundedText:
         self._pieces: list[str] = []
         self._head: list[str] = []
         self._tail: deque[str] = deque()
-        self._sizes = [0, 0]
+        self._head_length = 0
+        self._tail_length = 0
         self._dropped = 0
         self._lock = threading.Lock()
 
@@ -62,21 +63,22 @@ class BoundedText:
                 self._join()
 
     def _join(self) -> None:
+        """Move the added texts to the beginning and the end, and drop the excess in between."""
         text = "".join(self._pieces)
         self._pieces.clear()
-        free_characters = self._half - self._sizes[0]
+        free_characters = self._half - self._head_length
         if free_characters > 0:
             self._head.append(text[:free_characters])
-            self._sizes[0] += min(free_characters, len(text))
+            self._head_length += min(free_characters, len(text))
             text = text[free_characters:]
         if not text:
             return
         self._tail.append(text)
-        self._sizes[1] += len(text)
-        while (excess := self._sizes[1] - self._half) > 0:
+        self._tail_length += len(text)
+        while (excess := self._tail_length - self._half) > 0:
             removed = self._tail[0][:excess]
             self._dropped += len(removed)
-            self._sizes[1] -= len(removed)
+            self._tail_length -= len(removed)
             rest = self._tail.popleft()[excess:]
             if rest:
                 self._tail.appendleft(rest)

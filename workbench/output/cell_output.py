@@ -15,6 +15,7 @@ from workbench.output.sink import Sink, TextSink
 _log = logging.getLogger(__name__)
 
 _END = float("inf")
+"""A time after all others: as `now`, no line waits any longer; as `until`, there is no limit."""
 _RECENT_CHARACTERS = 1 << 18
 """Maximum number of characters of a running cell's text; the final text is kept separately."""
 
@@ -48,7 +49,9 @@ class CellOutput:
         self._merger = OutputMerger(ranks, identities=self._identities)
         self._log = OutputLog(ranks, identities=self._identities)
         self._live = SharedMessages(self._identities)
+        """The messages of the output in the order of arrival."""
         self._final = SharedMessages(self._identities)
+        """The messages of the output in its final order."""
         self._text = TextSink()
         self._recent: TextSink | None = TextSink(max_characters=_RECENT_CHARACTERS)
         """The output that was shown so far; None after the end."""
@@ -78,7 +81,7 @@ class CellOutput:
             Tuples of kind (the name of a stream, or ``"display"`` for a MIME bundle as JSON),
             number of completed iterations, and text.
         now
-            Current time of `time.monotonic`.
+            Current time of `time.monotonic`, in seconds.
         """
         log = self._log.ranks[rank]
         for kind, iteration, text in pieces:
@@ -101,7 +104,7 @@ class CellOutput:
             sink.note(text)
 
     def begin_prompt(self) -> None:
-        """Show everything received so far, and place it before all later output."""
+        """Show everything received so far, and place it before later output in the final order."""
         self.write(_END)
         self._order_rest()
         self._log = OutputLog(self._ranks, identities=self._identities)
@@ -117,7 +120,10 @@ class CellOutput:
         self._sink.note(text)
 
     def write(self, now: float, until: float = _END) -> None:
-        """Write the output that is merged at the time `now`; stop after the time `until`."""
+        """Write the output that need not wait any longer at the time `now`.
+
+        Stop after the time `until`. Both are times of `time.monotonic`, in seconds.
+        """
         self.written = True
         for merged in self._merger.ready(now):
             self._put_live(self._live.fill(merged))
@@ -154,9 +160,9 @@ class CellOutput:
 
     def _put_live(self, output: Iterable[MergedItem]) -> None:
         sinks = self._live_sinks()
-        for shown in output:
+        for item in output:
             for sink in sinks:
-                sink.put(shown)
+                sink.put(item)
 
     def _order_rest(self) -> None:
         for output in self._log.rest():
@@ -165,7 +171,7 @@ class CellOutput:
         self._put_final(self._final.end())
 
     def _order(self, output: list[MergedItem]) -> None:
-        self._put_final([shown for merged in output for shown in self._final.fill(merged)])
+        self._put_final([item for merged in output for item in self._final.fill(merged)])
 
     def _put_final(self, output: list[MergedItem]) -> None:
         for sink in (self._text, self._sink):

@@ -24,7 +24,7 @@ _MAX_VALUES = 64
 _MAX_PARTS = 6
 """Maximum number of differing parts before they are listed."""
 _SHORT_PID = 100
-"""A process id below this one is recognized only after a word such as pid."""
+"""A smaller process id may be any number; it is recognized only after a word such as pid."""
 
 _IPV4 = r"\d{1,3}(?:\.\d{1,3}){3}"
 _EQUALS = r"[\"']?\s?(?:[=:#(\[]|is|number)?\s?[\"']?"
@@ -138,9 +138,9 @@ class RankIdentity(NamedTuple):
     vm: str = ""
 
     def numbers(self, kind: str) -> set[str]:
-        """Return the numbers of this rank that may appear as a part of a kind."""
-        numbers = {str(self.rank), str(self.local_rank)}
-        return numbers | {self.device} if kind == "device" else numbers
+        """Return the numbers that a part of the kind ``"rank"`` or ``"device"`` may have."""
+        rank_numbers = {str(self.rank), str(self.local_rank)}
+        return rank_numbers | {self.device} if kind == "device" else rank_numbers
 
 
 def rank_identities(infos: Iterable[RankInfo]) -> dict[int, RankIdentity]:
@@ -213,12 +213,12 @@ class TemplateMaker:
 class MessageLines:
     """Finder of the lines of one rank's standard error that belong to a warning or an error.
 
-    They are lines such as ``UserWarning: ...`` and the indented lines that follow.
+    Such a message is a line such as ``UserWarning: ...`` and the indented lines that follow.
     """
 
     def __init__(self, identity: RankIdentity) -> None:
         self._maker = TemplateMaker(identity)
-        self._inside = False
+        self._in_message = False
 
     def template(self, line: str) -> Template | None:
         """Return the template of the next line, or None if no part of the line may differ.
@@ -226,8 +226,8 @@ class MessageLines:
         The first line of a message always has a template.
         """
         begins = bool(_BEGINS_MESSAGE.search(line))
-        self._inside = begins or (self._inside and line.startswith((" ", "\t", "\n")))
-        if not self._inside or "\r" in line or not line.endswith("\n"):
+        self._in_message = begins or (self._in_message and line.startswith((" ", "\t", "\n")))
+        if not self._in_message or "\r" in line or not line.endswith("\n"):
             return None
         template = self._maker.template(line)
         return template if begins or template.values else None
@@ -258,12 +258,12 @@ def ranks_of_message(
     kinds = _PLACEHOLDER.findall(text)
     signatures: dict[int, list[str | None]] = {rank: [] for rank in values}
     for number, kind in enumerate(kinds):
-        holders: dict[str, list[int]] = {}
+        ranks_by_value: dict[str, list[int]] = {}
         for rank in values:
-            holders.setdefault(values[rank][number], []).append(rank)
-        for value, ranks in holders.items():
+            ranks_by_value.setdefault(values[rank][number], []).append(rank)
+        for value, ranks in ranks_by_value.items():
             may_differ = kind not in _KINDS_OF_RANK or (
-                len(holders) > 1
+                len(ranks_by_value) > 1
                 and all(
                     rank in identities and value in identities[rank].numbers(kind) for rank in ranks
                 )
@@ -288,6 +288,7 @@ class DifferingParts:
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
         self._names: dict[tuple[str, tuple[str, ...]], str] = {}
+        """Names such as ``<rank>``, by the kind of the part and its value on each rank."""
 
     @property
     def full(self) -> bool:
@@ -320,12 +321,14 @@ class DifferingParts:
         return f"differing parts: {'; '.join(parts)}\n" if parts else ""
 
     def _name(self, kind: str, column: tuple[str, ...]) -> str:
+        """Return the name of a part; parts of one kind with equal values have the same name."""
         if (kind, column) not in self._names:
-            count = sum(used == kind for used, _ in self._names) + 1
+            count = sum(named_kind == kind for named_kind, _ in self._names) + 1
             self._names[kind, column] = f"<{kind}>" if count == 1 else f"<{kind} {count}>"
         return self._names[kind, column]
 
     def _listed(self, kind: str, column: tuple[str, ...]) -> str:
+        """Return a part's values on the ranks, in their order; many rank numbers as ranges."""
         if kind == "rank" and column == tuple(map(str, self.ranks)) and len(column) > 8:
             return ranks_text(self.ranks)
         left_out = len(column) - _MAX_VALUES
@@ -367,16 +370,16 @@ def shared_messages(
             rank_templates
         )
     shared = []
-    for key, by_rank in templates.items():
+    for template_texts, by_rank in templates.items():
         values = {
             rank: list(chain(*(template.values for template in rank_templates)))
             for rank, rank_templates in by_rank.items()
         }
-        for ranks in ranks_of_message("".join(key), values, identities):
+        for ranks in ranks_of_message("".join(template_texts), values, identities):
             differing = DifferingParts(ranks)
             filled = [
                 differing.fill(text, [by_rank[rank][number].values for rank in ranks])
-                for number, text in enumerate(key)
+                for number, text in enumerate(template_texts)
             ]
             shared.append((ranks, filled, differing.lines()))
     return sorted(shared)

@@ -52,12 +52,13 @@ class Size:
 
 
 HALF = Size(lines=500, characters=200_000, displays=50, display_bytes=8 << 20)
-"""Maximum output that is shown of the beginning, and of the end."""
+"""Maximum amount of output that is shown from the beginning, and also from the end."""
 DOUBLE = Size(**{name: 2 * limit for name, limit in vars(HALF).items()})
+"""Maximum amount of output that is shown in total."""
 
 
 def is_clear(item: Item) -> bool:
-    """Return whether a rank has called ``clear_output()``."""
+    """Return whether an item is a rank's call of ``clear_output()``."""
     return item.bundle.startswith('{"clear"')
 
 
@@ -86,19 +87,22 @@ class Excerpt:
         self._source = source
         self._head: list[MergedItem] = []
         self._tail: deque[MergedItem] = deque()
-        self._sizes = Size(), Size()
-        self._full = False
+        self._head_size = Size()
+        self._tail_size = Size()
+        self._is_head_full = False
         self._left_out: Counter[tuple[int, ...]] = Counter()
-        """Number of items by their ranks."""
-        self._all = 0
-        self._replaced: set[int] = set()
+        """Number of omitted items, by the ranks that printed them."""
+        self._total_count = 0
+        """Number of items, including the omitted ones."""
+        self._cleared_ranks: set[int] = set()
         """Ranks that have cleared their output. Their next item removes their earlier ones."""
 
     def add(self, merged: MergedItem) -> None:
         """Add the next line or display, or several complete lines of one stream."""
         ranks, item, _ = merged
         if is_clear(item):
-            self._replaced.update(ranks)
+            self._cleared_ranks.update(ranks)
+            # Otherwise the call waits: the next output of the ranks removes the earlier output.
             if not json.loads(item.bundle)["clear"]:
                 self._clear(ranks)
             return
@@ -109,7 +113,7 @@ class Excerpt:
                 self._add(merged)
             return
         lines = item.text[:-1].split("\n")
-        if self._full and len(lines) > HALF.lines:
+        if self._is_head_full and len(lines) > HALF.lines:
             self._leave_out(ranks, len(lines) - HALF.lines)
             del lines[: -HALF.lines]
         for line in lines:
@@ -117,10 +121,10 @@ class Excerpt:
 
     def _clear(self, ranks: Iterable[int]) -> None:
         """Remove the items of the given ranks that have cleared their output."""
-        cleared = self._replaced.intersection(ranks)
+        cleared = self._cleared_ranks.intersection(ranks)
         if not cleared:
             return
-        self._replaced -= cleared
+        self._cleared_ranks -= cleared
         head = self._head
         tail = self._tail
         left_out: Counter[tuple[int, ...]] = Counter()
@@ -129,25 +133,29 @@ class Excerpt:
                 left_out[remaining_ranks] += count
         self._head = []
         self._tail = deque()
-        self._sizes = Size(), Size()
+        self._head_size = Size()
+        self._tail_size = Size()
         self._left_out = left_out
-        self._full = False
-        self._all = left_out.total()
+        self._is_head_full = False
+        self._total_count = left_out.total()
         for items in (head, tail):
             for item_ranks, item, _ in items:
                 remaining_ranks = tuple(rank for rank in item_ranks if rank not in cleared)
                 if remaining_ranks or not item_ranks:
                     self._add(MergedItem(remaining_ranks, item))
-            self._full = self._full or bool(left_out)
+            self._is_head_full = self._is_head_full or bool(left_out)
 
     def _update(self, merged: MergedItem) -> bool:
         """Replace the displays of the same id and ranks; return whether there is such a display."""
         is_replaced = False
         display_id = _display_id(merged.item)
-        # The item takes the place of the earlier display, so it no longer is an update.
+        # The item takes the place of the earlier display, and is therefore no longer an update.
         content = json.loads(merged.item.bundle) | {"update": False}
         merged = merged._replace(item=merged.item._replace(bundle=json.dumps(content)))
-        for items, size in zip((self._head, self._tail), self._sizes, strict=True):
+        for items, size in (
+            (self._head, self._head_size),
+            (self._tail, self._tail_size),
+        ):
             earlier_items = list(items)
             items.clear()
             for earlier in earlier_items:
@@ -170,26 +178,30 @@ class Excerpt:
         return is_replaced
 
     def _leave_out(self, ranks: tuple[int, ...], lines: int) -> None:
-        """Count omitted lines. At least as many lines follow them as the end shows."""
-        self._all += lines
+        """Count omitted lines, together with the items of the end.
+
+        At least as many lines follow as the end can show, so that none of these items stays there.
+        """
+        self._total_count += lines
         self._left_out[ranks] += lines
         self._left_out.update(omitted.ranks for omitted in self._tail)
         self._tail.clear()
-        self._sizes = self._sizes[0], Size()
+        self._tail_size = Size()
 
     def _add(self, merged: MergedItem) -> None:
-        self._all += 1
-        head_size, tail_size = self._sizes
-        items, size = (self._tail, tail_size) if self._full else (self._head, head_size)
+        self._total_count += 1
+        head_size = self._head_size
+        tail_size = self._tail_size
+        items, size = (self._tail, tail_size) if self._is_head_full else (self._head, head_size)
         if items and _overwritten(items[-1], merged):
             size.add(items.pop().item, -1)
-        if not self._full:
+        if not self._is_head_full:
             size.add(merged.item)
             if size.fits(HALF) or not self._head:
                 self._head.append(merged)
                 return
             size.add(merged.item, -1)
-            self._full = True
+            self._is_head_full = True
         self._tail.append(merged)
         tail_size.add(merged.item)
         while len(self._tail) > 1 and not tail_size.fits(HALF):
@@ -206,14 +218,14 @@ class Excerpt:
         if not self._left_out:
             return list(self._tail)
         note = (
-            f"... {self._left_out.total():,} of {self._all:,} lines are not shown here; "
+            f"... {self._left_out.total():,} of {self._total_count:,} lines are not shown here; "
             f"{self._source} contains them all ..."
         )
         return [_note(note), *self._tail]
 
     def progress(self) -> MergedItem:
         """Return a line with the number of lines so far."""
-        return _note(f"... {self._all:,} lines so far, the latest:")
+        return _note(f"... {self._total_count:,} lines so far, the latest:")
 
 
 def _note(note: str) -> MergedItem:
@@ -226,7 +238,7 @@ def _overwritten(before: MergedItem, merged: MergedItem) -> bool:
 
 
 def _cut(merged: MergedItem) -> MergedItem:
-    """Return a line, or a value that is only text, shortened to its beginning if it is too long."""
+    """Return an item; only its beginning if it is a line or a plain-text value that is too long."""
     item = merged.item
     if item.bundle:
         return merged._replace(item=_cut_value(item))

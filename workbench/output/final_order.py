@@ -26,7 +26,7 @@ LOOK_AHEAD_LINES = 1 << 15
 """Number of lines compared in total over all ranks; at least `_MIN_LINES` per rank."""
 _MIN_LINES = 1000
 _CHUNK_LINES = 1000
-"""Number of lines returned at a time."""
+"""Maximum number of lines that are returned at a time."""
 
 
 class OutputLog:
@@ -51,6 +51,7 @@ class OutputLog:
     ) -> None:
         self.ranks = {rank: RankLog((identities or {}).get(rank)) for rank in ranks}
         self._notes: list[tuple[dict[int, int], str]] = []
+        """For each note, the number of items before it by rank, and its text."""
         default_look_ahead = max(LOOK_AHEAD_LINES // max(len(ranks), 1), _MIN_LINES)
         self._look_ahead = default_look_ahead if look_ahead is None else look_ahead
         self._merger: _Merger | None = None
@@ -66,7 +67,7 @@ class OutputLog:
         Each chunk is returned once.
         """
         if self._merger is None:
-            if output := self._aligned():
+            if output := self._take_common_items():
                 return output
             if not self.ranks or any(len(log) < self._look_ahead for log in self.ranks.values()):
                 return []
@@ -83,7 +84,7 @@ class OutputLog:
         while output := self._merged_chunk(merger, None):
             yield output
 
-    def _aligned(self) -> list[MergedItem]:
+    def _take_common_items(self) -> list[MergedItem]:
         """Take the items that all ranks print next."""
         logs = list(self.ranks.values())
         ranks = tuple(self.ranks)
@@ -92,12 +93,13 @@ class OutputLog:
             return output
         max_items = 1 if self._notes else _CHUNK_LINES
         first, *others = (log.next(min(max_items, *map(len, logs))) for log in logs)
-        equal_count = min((_equal(first, other) for other in others), default=len(first))
+        equal_count = min((_equal_count(first, other) for other in others), default=len(first))
         for log in logs:
             log.take(equal_count, alone=len(logs) == 1)
         return output + _joined(ranks, equal_count, first, *others)
 
     def _merged_chunk(self, merger: _Merger, max_items: int | None) -> list[MergedItem]:
+        """Take the next chunk from a merger; stop using the merger after `max_items` items."""
         output = self._due_notes()
         remaining_lines = _CHUNK_LINES if max_items is None else min(_CHUNK_LINES, max_items)
         while remaining_lines > 0:
@@ -116,10 +118,12 @@ class OutputLog:
     def _due_notes(self) -> list[MergedItem]:
         """Take the notes that are due, because all output before them has been merged."""
         due: list[MergedItem] = []
-        while self._notes and all(
-            self.ranks[rank].taken >= count for rank, count in self._notes[0][0].items()
-        ):
-            due.append(MergedItem((), Item("stderr", self._notes.pop(0)[1])))
+        while self._notes:
+            counts_before, text = self._notes[0]
+            if any(self.ranks[rank].taken < count for rank, count in counts_before.items()):
+                break
+            del self._notes[0]
+            due.append(MergedItem((), Item("stderr", text)))
         return due
 
 
@@ -152,7 +156,7 @@ def _joined(ranks: tuple[int, ...], count: int, *items: Sequence[Item]) -> list[
     return output
 
 
-def _equal(first_items: list[Item], other_items: list[Item]) -> int:
+def _equal_count(first_items: list[Item], other_items: list[Item]) -> int:
     """Return the number of equal items at the beginning of two lists of equal length."""
     if first_items == other_items:
         return len(first_items)
@@ -205,18 +209,22 @@ class _Merger:
         self._positions = dict.fromkeys(logs, 0)
         self.taken = 0
         self._shared = _shared_items(self._items)
-        """Items of more than one rank. Other items do not wait."""
+        """Items that more than one rank prints. Other items do not wait."""
         self._counts = {
             rank: Counter(filter(self._shared.__contains__, items))
             for rank, items in self._items.items()
         }
+        """How often each rank will still print each shared item."""
         self._expected: Counter[Item] = Counter()
         """Number of ranks that will still print each shared item."""
         for counts in self._counts.values():
             self._expected.update(counts.keys())
         self._heads: dict[Item, list[int]] = {}
+        """The ranks whose next item is a shared item, by this item."""
         self._waiting: list[tuple[int, int, int, int]] = []
+        """Heap of the keys of ranks at a shared item. Keys of earlier positions are ignored."""
         self._free: list[tuple[int, int, int, int]] = []
+        """Heap of the keys of ranks that can continue. Keys of earlier positions are ignored."""
         for rank in logs:
             self._advance(rank)
         for item in list(self._heads):
@@ -291,16 +299,18 @@ class _Merger:
         return item
 
     def _check(self, item: Item) -> None:
-        """Mark an item as free if no further rank will print it."""
+        """Release the ranks at a shared item once all ranks that will print it have reached it."""
         heads = self._heads.get(item)
         if heads and len(heads) == self._expected[item]:
             heapq.heappush(self._free, min(map(self._key, heads)))
 
     def _key(self, rank: int) -> tuple[int, int, int, int]:
+        """Return the order of a rank: by progress, with the rank and its position at the end."""
         log = self._logs[rank]
         return (log.iteration(), log.alone, rank, self._positions[rank])
 
     def _first(self, heap: list[tuple[int, int, int, int]]) -> int | None:
+        """Return the rank with the least progress in a heap, after removing outdated keys."""
         while heap:
             *_, rank, position = heap[0]
             if self._positions[rank] == position:

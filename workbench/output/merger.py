@@ -2,8 +2,8 @@
 
 Each rank has a queue of lines. The line at the head of a queue is written together with
 equal heads of other queues. It waits briefly for ranks without output. If another rank prints
-other lines before the same line, these are written first. The cost is linear in the output: each
-line is queued, counted and written once.
+other lines before the same line, these other lines are written first. The cost is linear in the
+output: each line is queued, counted and written once.
 
 This order depends on arrival times; `final_order` computes the order at the end of the cell.
 """
@@ -19,12 +19,13 @@ from typing import NamedTuple
 from workbench.output.differing_parts import MessageLines, RankIdentity
 
 HOLD_S = 0.15
-"""Seconds for which a line waits for the other ranks to print the same."""
+"""Seconds for which a line waits for the other ranks to print the same line."""
 _MAX_HOLD_S = 1.0
-"""Longest such wait, in seconds: for warnings and errors, and if ranks have printed a line late."""
+"""Maximum seconds of this wait: for warnings and errors, and after ranks printed a line late."""
 _MAX_WRITTEN = 1000
 """Number of written lines that are remembered, to notice that a rank prints one of them later."""
 _PIECE = re.compile(r"[^\r\n]*[\r\n]|[^\r\n]+")
+"""Matches a line with its end, or text without a line end."""
 
 
 class Item(NamedTuple):
@@ -119,7 +120,7 @@ class LineSplitter:
         self._parts.clear()
         if "\r" in text:
             pieces = _PIECE.findall(text.replace("\r\n", "\n"))
-            # A carriage return may be the first half of a line end.
+            # The last piece is held back: after its carriage return, a newline may still follow.
             rest = "" if pieces[-1].endswith("\n") else pieces.pop()
         else:
             *lines, rest = text.split("\n")
@@ -151,7 +152,9 @@ class _RankQueue:
 
     def __init__(self, identity: RankIdentity | None) -> None:
         self.items: deque[tuple[Item, float]] = deque()
+        """The items with the times of their arrival."""
         self.counts: Counter[Item] = Counter()
+        """How often each item is queued."""
         self.lines = LineSplitter(identity)
         self.unfinished_since = 0.0
         self.ended = False
@@ -240,16 +243,16 @@ class OutputMerger:
     def _next_item(self, now: float) -> Item | None:
         """Return the item that can be written now, or None."""
         heads: dict[Item, list[int]] = {}
-        silent = False
+        is_some_queue_empty = False
         for rank, queue in self._queues.items():
             if queue.items:
                 heads.setdefault(queue.items[0][0], []).append(rank)
             elif not queue.ended:
-                silent = True
+                is_some_queue_empty = True
         if not heads:
             return None
         item = self._choose(heads)
-        if silent:  # a rank without output may still print the same
+        if is_some_queue_empty:  # A rank with nothing queued may still print the same line.
             waited = now - min(self._queues[rank].items[0][1] for rank in heads[item])
             hold_s = _MAX_HOLD_S if isinstance(item, MessageLine) else self._hold_s
             if waited < hold_s:
@@ -267,7 +270,10 @@ class OutputMerger:
         return merged
 
     def _items_of_rank(self, rank: int, since: float, now: float) -> Iterator[MergedItem]:
-        """Yield items that arrived together with a rank's line, unless another rank queued them."""
+        """Yield a rank's next items that arrived at the time `since`.
+
+        Stop before the first item that another rank has queued too.
+        """
         items = self._queues[rank].items
         while items and items[0][1] == since:
             item = items[0][0]
@@ -276,10 +282,10 @@ class OutputMerger:
             yield self._take(item, (rank,), now)
 
     def _wait_longer(self, rank: int, item: Item, now: float) -> None:
-        """Increase the waiting time if a line was just written without this rank."""
-        written, ranks = self._written.get(item, (0.0, (rank,)))
+        """Increase the waiting time if an item of this rank was just written without the rank."""
+        written_at, ranks = self._written.get(item, (0.0, (rank,)))
         if rank not in ranks:
-            late_s = self._hold_s + now - written
+            late_s = self._hold_s + now - written_at
             if late_s < _MAX_HOLD_S:
                 self._hold_s = max(self._hold_s, 1.5 * late_s)
 
@@ -287,8 +293,12 @@ class OutputMerger:
         """Return the oldest line that no other rank has queued, or else the oldest line."""
         if len(heads) == 1:
             return next(iter(heads))
-        free = [item for item in heads if not self._is_queued_elsewhere(item, heads[item])]
-        return min(free or heads, key=lambda item: self._queues[heads[item][0]].items[0][1])
+        unshared_items = [
+            item for item in heads if not self._is_queued_elsewhere(item, heads[item])
+        ]
+        return min(
+            unshared_items or heads, key=lambda item: self._queues[heads[item][0]].items[0][1]
+        )
 
     def _is_queued_elsewhere(self, item: Item, ranks: Sequence[int]) -> bool:
         """Return whether a rank other than these has queued an item."""
@@ -314,6 +324,7 @@ class LabelWriter:
 
     def __init__(self) -> None:
         self._open: tuple[tuple[int, ...], str] | None = None
+        """Ranks and stream of the unfinished line; None after a line end."""
         self._cut: set[tuple[int, str]] = set()
         """Ranks and streams with an unfinished line that other output has ended."""
 
@@ -341,7 +352,7 @@ class LabelWriter:
         return before + text
 
     def close(self) -> str:
-        """Return the text that ends an unfinished line, so that another can begin."""
+        """Return the text that ends an unfinished line, so that another line can begin."""
         if self._open is None:
             return ""
         ranks, stream = self._open

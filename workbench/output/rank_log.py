@@ -22,16 +22,19 @@ class RankLog:
     taken
         Number of items merged so far.
     alone
-        Number of the latest merged items that only this rank printed, in one iteration.
+        Number of consecutive items, the latest merged ones, that only this rank printed, counted
+        within one iteration.
     """
 
     def __init__(self, identity: RankIdentity | None = None) -> None:
         self._items: list[Item] = []
         self._iterations: list[int] = []
+        """The iteration in which the rank printed each item."""
         self._start = 0
+        """Index of the next item in `_items`."""
         self._lines = LineSplitter(identity)
         self._iteration = 0
-        self._returns = False
+        self._has_returns = False
         """Whether the rank has written a carriage return."""
         self._overwritable: Item | None = None
         """A line that ended with a carriage return, which the next line replaces."""
@@ -45,7 +48,7 @@ class RankLog:
     def text(self, stream: str, text: str, iteration: int) -> None:
         """Add text that the rank wrote."""
         self._iteration = iteration
-        self._returns |= "\r" in text
+        self._has_returns |= "\r" in text
         self._add(self._lines.feed(stream, text))
 
     def display(self, bundle: str, iteration: int) -> None:
@@ -88,7 +91,7 @@ class RankLog:
             self._start = 0
 
     def _add(self, items: Sequence[Item]) -> None:
-        if self._returns:
+        if self._has_returns:
             items = list(self._shown(items))
         self._append(items)
 

@@ -9,7 +9,7 @@ from workbench.output.merger import Item, MergedItem, MessageLine
 
 
 class SharedMessages:
-    """Formatter of merged lines of warnings and errors, for one order of the output.
+    """Formatter of the merged lines of warnings and errors in one order: live or final.
 
     Parameters
     ----------

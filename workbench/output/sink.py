@@ -106,11 +106,11 @@ class TextSink:
         self._live.note(text)
 
     def poll(self) -> None:
-        """Call the given function."""
+        """Call the function `poll`."""
         self._poll()
 
     def put_final(self, output: Sequence[MergedItem]) -> None:
-        """Store the next chunk of the final order until the end."""
+        """Store the next chunk of the final order, which is used at the end."""
         for merged in output:
             self._final.add(merged)
 
@@ -134,29 +134,32 @@ class NotebookSink:
     """
 
     def __init__(self) -> None:
-        self._own_cell = _is_distributed_cell()
-        self._limited = _is_notebook()
+        self._is_distributed = _is_distributed_cell()
+        self._is_limited = _is_notebook()
         self._excerpt = self._new_excerpt()
         self._final = self._new_excerpt()
         """The excerpt of the output in its final order."""
         self._page = Page()
-        self._limit = DOUBLE if self._own_cell else HALF
+        self._limit = DOUBLE if self._is_distributed else HALF
         self._used = Size()
+        """Amount of output that was written since the last redraw."""
         self._hidden: MergedItem | None = None
         """The latest item that is not shown yet, because of the limit or of `_rewritten`."""
         self._rewritten = False
         """Whether shown output was cleared or replaced since it was drawn."""
-        self._drawn = time.monotonic()
+        self._drawn_at = time.monotonic()
 
     def put(self, merged: MergedItem) -> None:
         """Show one line or display, within the limit."""
-        if is_clear(merged.item) and not self._own_cell:
+        if is_clear(merged.item) and not self._is_distributed:
             return
-        self._rewritten |= is_clear(merged.item) or (self._own_cell and is_update(merged.item))
+        self._rewritten |= is_clear(merged.item) or (
+            self._is_distributed and is_update(merged.item)
+        )
         self._excerpt.add(merged)
         self._used.add(merged.item)
         fits = self._hidden is None and not self._rewritten and self._used.fits(self._limit)
-        if not self._limited or fits:
+        if not self._is_limited or fits:
             self._page.write(merged)
         else:
             self._hidden = merged
@@ -171,10 +174,10 @@ class NotebookSink:
         hidden = self._hidden
         now = time.monotonic()
         interval_s = _REWRITE_S if self._rewritten else _REDRAW_S
-        if hidden is None or now - self._drawn < interval_s:
+        if hidden is None or now - self._drawn_at < interval_s:
             return
-        self._drawn = now
-        if self._own_cell:
+        self._drawn_at = now
+        if self._is_distributed:
             self._redraw()
             self._hidden = None
             self._used = Size()
@@ -186,14 +189,14 @@ class NotebookSink:
 
     def put_final(self, output: Sequence[MergedItem]) -> None:
         """Store the next chunk of the final order, to show it at the end."""
-        if self._own_cell:
+        if self._is_distributed:
             for merged in output:
                 self._final.add(merged)
 
     def finish(self) -> None:
         """Show the final order, or the end of output that exceeded the limit."""
         self._page.close()
-        if self._own_cell:
+        if self._is_distributed:
             self._excerpt = self._final
             final_page = Page(silent=True)
             final_page.write(*self._excerpt.entries())
@@ -210,7 +213,7 @@ class NotebookSink:
         sys.stdout.flush()
 
     def _new_excerpt(self) -> Excerpt:
-        return Excerpt("_distributed.output" if self._own_cell else "the result's `output`")
+        return Excerpt("_distributed.output" if self._is_distributed else "the result's `output`")
 
     def _redraw(self) -> None:
         from IPython.display import clear_output
@@ -240,7 +243,7 @@ class Page:
 
     @property
     def chunks(self) -> list[tuple[str, str]]:
-        """The text per stream and the displays, joined as by a front end."""
+        """The texts with their streams, and the displays, joined as a front end joins them."""
         return [(kind, "".join(texts)) for kind, texts in self._parts]
 
     def write(self, *entries: MergedItem) -> None:
@@ -271,7 +274,7 @@ class Page:
                 display(data, **options, display_id=self._ids[display_key], update=True)
             return
         self.close()
-        self._stream = "stdout"  # a value belongs there, even after text on stderr
+        self._stream = "stdout"  # A value is written there, even after text on stderr.
         if set(data) == {"text/plain"}:
             self._text(_marked(mark, str(data["text/plain"])))
             return
@@ -287,18 +290,18 @@ class Page:
     def _text(self, text: str) -> None:
         if not text:
             return
-        changed = not self._parts or self._parts[-1][0] != self._stream
-        if changed:
+        stream_changed = not self._parts or self._parts[-1][0] != self._stream
+        if stream_changed:
             self._parts.append((self._stream, []))
         self._parts[-1][1].append(text)
         if self._silent:
             return
-        if changed:  # flush the other stream to keep the order of both
+        if stream_changed:  # Flush the other stream to keep the order of both.
             (sys.stdout if self._stream == "stderr" else sys.stderr).flush()
         stream = sys.stderr if self._stream == "stderr" else sys.stdout
         try:
             stream.write(text)
-        except UnicodeEncodeError:  # the stream of a script in a locale such as C
+        except UnicodeEncodeError:  # In a locale such as C, a script's stream is ASCII.
             encoding = stream.encoding or "ascii"
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -310,7 +313,7 @@ def _is_notebook() -> bool:
 
 
 def _is_distributed_cell() -> bool:
-    """Return whether the running cell is a ``%%distributed`` cell, with no other output."""
+    """Return whether the running cell is a ``%%distributed`` cell, which has no other output."""
     if not _is_notebook():
         return False
     from IPython import get_ipython
@@ -324,6 +327,7 @@ def _is_distributed_cell() -> bool:
 
 
 def _mark(merged: MergedItem) -> str:
+    """Return the label before an item, such as ``[ranks 0-1]``; empty for the kernel's notes."""
     return _label(merged.ranks) if merged.ranks else ""
 
 
