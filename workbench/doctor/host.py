@@ -151,7 +151,7 @@ def memlock_limit(snapshot: Snapshot) -> Iterator[Case]:
     source="PyTorch documentation, torch.multiprocessing, Sharing strategies",
 )
 def open_files_limit(snapshot: Snapshot) -> Iterator[Case]:
-    """Find a limit on open files below 1024 (the usual limit), or of 1024 on a VM with GPUs."""
+    """Find a limit on open files below the usual one, or the usual one on a VM with GPUs."""
     limit = snapshot.host.open_files
     if not isinstance(limit, int) or limit > _USUAL_OPEN_FILES:
         return
@@ -172,6 +172,6 @@ def open_files_limit(snapshot: Snapshot) -> Iterator[Case]:
     "Virtual Machine Compatibility Settings",
 )
 def vsphere_limit(snapshot: Snapshot) -> Iterator[Case]:
-    """Find VMs on vSphere with as many devices of a kind as a release of vSphere permits."""
+    """Find VMs on vSphere with as many devices as a release permits."""
     for devices, releases in reached_limits(snapshot):
         yield Case(f"{devices}, which is the limit of vSphere {releases}")
