@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-"""From faults that break training to remarks that are good to know."""
+"""Severities, from faults that stop training to remarks; reports are sorted in this order."""
 
 _DEFAULT_WIDTH = 100
 """Columns if the width of the terminal is unknown."""

@@ -8,7 +8,7 @@ from dataclasses import fields
 from workbench.doctor.rule import Case, rule
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.summary import show_bytes
-from workbench.resources.time_limited_call import NO_ANSWER
+from workbench.resources.time_limited_call import STILL_BLOCKED, TIMED_OUT
 from workbench.resources.vsphere_limits import reached_limits
 
 _SUBJECTS = {"gpus": "the GPUs", "nics": "the NICs", "pcie": "PCIe", "host": "this VM"}
@@ -55,11 +55,11 @@ def probe_failed(snapshot: Snapshot) -> Iterator[Case]:
 
 
 def _timeouts(snapshot: Snapshot) -> list[str]:
-    """Return why values of GPUs are unknown, if the driver did not answer in time."""
+    """Return the reasons of GPU values that are unknown because a call to the driver timed out."""
     gpu_values = (getattr(gpu, field.name) for gpu in snapshot.gpus for field in fields(gpu))
     values = (*gpu_values, snapshot.gpu_pairs)
     reasons = {value.reason for value in values if isinstance(value, Unknown)}
-    return sorted(reason for reason in reasons if any(words in reason for words in NO_ANSWER))
+    return sorted(reason for reason in reasons if TIMED_OUT in reason or STILL_BLOCKED in reason)
 
 
 @rule(

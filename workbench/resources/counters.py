@@ -36,9 +36,9 @@ class Sampler:
     time_limit_s
         Seconds that NVML may take for one sample.
     ranks
-        Folder in which ranks register; by default the one of this user.
+        Folder in which ranks register; by default this user's folder.
     errors_s
-        Shortest time between two readings of an RDMA port's error counters.
+        Minimum seconds between two readings of an RDMA port's error counters.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class Sampler:
         rate = self._cpu_rate.update(used_s, time.monotonic())
         if isinstance(rate, Unknown):
             return rate
-        # Limit to 100 %: the kernel counts in ticks, which can exceed a short interval.
+        # Limit to 100 %: the kernel counts in ticks, so the CPU time of a short interval may
+        # exceed the interval.
         return min(100.0, 100 * rate / cpu_capacity(self._cgroups))
 
     def _memory(self) -> MemoryUse:

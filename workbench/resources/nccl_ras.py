@@ -23,7 +23,7 @@ DEFAULT = "localhost:28028"
 """NCCL's default of NCCL_RAS_ADDR."""
 MAX_BYTES = 4 << 20
 _PROTOCOL = 2
-"""The offered version. The server answers with its own; the commands used exist in all versions."""
+"""The version that this client offers. The commands used here exist in all versions."""
 _COLLECT_S = 2
 """How long NCCL may wait for other processes, in seconds."""
 _LIMIT_S = 4.0
@@ -40,7 +40,7 @@ class RasStatus:
     Attributes
     ----------
     address
-        The address that served it.
+        The address of the server.
     protocol
         The version in the server's greeting.
     format
@@ -145,7 +145,7 @@ class _Lines:
         return line.decode("utf-8", "replace").strip()
 
     def send(self, command: str) -> None:
-        self._limit()
+        self._apply_deadline()
         self._connection.sendall(command.encode() + b"\n")
 
     def read_rest(self) -> str:
@@ -155,11 +155,11 @@ class _Lines:
         return self._read[:MAX_BYTES].decode("utf-8", "replace")
 
     def _receive(self) -> bytes:
-        self._limit()
+        self._apply_deadline()
         return self._connection.recv(_CHUNK)
 
-    def _limit(self) -> None:
-        left_s = self._deadline - time.monotonic()
-        if left_s <= 0:
+    def _apply_deadline(self) -> None:
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError
-        self._connection.settimeout(left_s)
+        self._connection.settimeout(remaining_s)

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 FOLDER = "gradient-workbench"
 """Name of the folder in Jupyter's runtime folder where kernels publish their timings."""
 CLUSTERS_FOLDER = "gradient-workbench-clusters"
-"""Name of the folder next to it. There, kernels publish the state of their cluster."""
+"""Name of the folder in Jupyter's runtime folder where kernels publish their cluster's state."""
 CLUSTERS_VERSION = 1
 """Version of the entries in `CLUSTERS_FOLDER`."""
 MAX_BYTES = 4 << 20

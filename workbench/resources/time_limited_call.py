@@ -14,20 +14,22 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-NO_ANSWER = ("did not answer within", "has not returned from an earlier call")
-"""Words in the reason of a value that a timed-out call should have returned."""
+TIMED_OUT = "did not answer within"
+"""Words in the reason of a value if the call for it exceeded the time limit."""
+STILL_BLOCKED = "has not returned from an earlier call"
+"""Words in the reason of a value if an earlier call still hangs."""
 
 
 class TimeLimitedCall:
     """Runs one call at a time, and stops waiting for it after a time limit.
 
     A call that hangs keeps its thread, since a thread cannot be stopped. Later calls
-    return `Unknown` at once while it hangs, so that no more threads pile up.
+    return `Unknown` at once until it returns, so that no further threads are blocked.
 
     Parameters
     ----------
     name
-        What is called, for messages: ``"NVML"``.
+        Name of the library or device that is called, for messages: ``"NVML"``.
 
     Examples
     --------
@@ -44,12 +46,12 @@ class TimeLimitedCall:
     def run(self, function: Callable[[], T], limit_s: float) -> T | Unknown:
         """Call `function` and wait for its result for at most `limit_s` seconds.
 
-        An exception of the function is raised here. Calls from several threads wait for
-        each other.
+        An exception of the function is raised here. Calls from several threads
+        run one at a time.
         """
         with self._lock:
             if self._stuck is not None and self._stuck.is_alive():
-                return Unknown(f"{self._name} {NO_ANSWER[1]}")
+                return Unknown(f"{self._name} {STILL_BLOCKED}")
             call: Future[T] = Future()
             # A daemon thread: a call that never returns must not keep the process alive.
             thread = threading.Thread(
@@ -62,7 +64,7 @@ class TimeLimitedCall:
                 _log.info(
                     "%s did not answer within %g s; its thread keeps waiting", self._name, limit_s
                 )
-                return Unknown(f"{self._name} {NO_ANSWER[0]} {limit_s:g} s")
+                return Unknown(f"{self._name} {TIMED_OUT} {limit_s:g} s")
             return call.result()
 
 

@@ -118,10 +118,10 @@ def _gpu(index: int, device: PciDevice, tree: PciTree) -> Gpu:
 def _nvlink(device: PciDevice, tree: PciTree) -> NvLinks | Unknown:
     """Return the links that the file lists; a link that it omits may still exist."""
     listed = [link for link in tree.nvlinks if link.gpu == device.address]
-    each = [
+    single_links = [
         link for link in listed for _ in range(link.count if isinstance(link.count, int) else 1)
     ]
-    links = tuple(_link(number, link) for number, link in enumerate(each))
+    links = tuple(_link(number, link) for number, link in enumerate(single_links))
     not_in_file = Unknown(_NOT_IN_FILE)
     return NvLinks(links, not_in_file, not_in_file) if links else not_in_file
 

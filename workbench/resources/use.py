@@ -283,8 +283,8 @@ def _hours(*durations_s: float) -> tuple[str, ...]:
 def _used(record: UseRecord) -> tuple[str, str]:
     if math.isnan(record.share):
         return "\u2013 (not measured)", "\u2013 (not measured)"
-    part = record.measured_s / record.allocated_s if record.allocated_s else 1.0
-    note = f" (of the {part:.0%} that was measured)" if part < 0.9 else ""
+    measured_share = record.measured_s / record.allocated_s if record.allocated_s else 1.0
+    note = f" (of the {measured_share:.0%} that was measured)" if measured_share < 0.9 else ""
     return f"{record.used_s / 3600:,.2f}", f"{record.share * 100:.1f} %{note}"
 
 

@@ -55,7 +55,7 @@ class DeviceGroup:
     Attributes
     ----------
     gpus
-        Their indices in the snapshot.
+        Indices of the GPUs in the snapshot.
     connection
         ``"NVSwitch"``, ``"NVLink bridge"`` (a pair), or ``"NVLink"`` if the driver does not
         report the peers of the links.
@@ -140,7 +140,7 @@ def gpu_request(board: str, count: int) -> str:
 
 def _connection(group: list[Gpu]) -> str:
     links = [gpu.nvlink.links for gpu in group if not isinstance(gpu.nvlink, Unknown)]
-    peers = {link.peer for each in links if not isinstance(each, Unknown) for link in each}
+    peers = {link.peer for of_gpu in links if not isinstance(of_gpu, Unknown) for link in of_gpu}
     if "switch" in peers:
         return "NVSwitch"
     return "NVLink bridge" if len(group) == 2 and "gpu" in peers else "NVLink"

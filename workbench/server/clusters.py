@@ -101,15 +101,15 @@ async def stop_kept_cluster(name: str) -> None:
         A kernel or another process is attached to the cluster, or it did not stop.
     """
     clusters = await asyncio.to_thread(list_clusters)
-    chosen = next((cluster for cluster in clusters if cluster["name"] == name), None)
+    cluster = next((listed for listed in clusters if listed["name"] == name), None)
     shown = _text(name)
-    if chosen is None:
+    if cluster is None:
         raise NoCluster(f"{shown}: no such cluster runs. Refresh the list.")
-    if chosen["state"] == "held":
+    if cluster["state"] == "held":
         raise ClusterError(
-            f"{shown}: in use by process {chosen['pid']}. Stop it there, or end that process."
+            f"{shown}: in use by process {cluster['pid']}. Stop it there, or end that process."
         )
-    if chosen["state"] != "kept":
+    if cluster["state"] != "kept":
         raise ClusterError(
             f"{shown}: a kernel is attached to it. Run %cluster stop in its notebook."
         )

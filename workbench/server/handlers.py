@@ -47,7 +47,7 @@ class SnapshotCache:
         self._taken_s = 0.0
 
     async def get(self) -> Snapshot:
-        """Return a recent snapshot; concurrent requests share one."""
+        """Return a recent snapshot; concurrent requests share the same snapshot."""
         async with self._lock:
             age_s = time.monotonic() - self._taken_s
             if self._snapshot is None or age_s > self._max_age_s:
@@ -237,7 +237,7 @@ class ClusterHandler(RestHandler):
 
 
 class LiveHandler(WebSocketMixin, WebSocketHandler, JsonErrorHandler):
-    """``WS live``: sends a message immediately, and then one every second."""
+    """``WS live``: sends the latest sample immediately, and then a sample every second."""
 
     def initialize(self, feed: LiveFeed, notebooks: Notebooks) -> None:
         """Store the arguments from `attach`."""

@@ -100,18 +100,18 @@ class GpuProcess:
 def gpu_processes(nvml: Nvml, index: int, handle: Any) -> tuple[GpuProcess, ...] | Unknown:
     """Return the compute and graphics processes on a device, each once."""
     processes: dict[int, GpuProcess] = {}
-    refused = None
+    compute_error = None
     for call in _PROCESS_CALLS:
         listed = _list(nvml, handle, call)
         if isinstance(listed, Unknown):
-            refused = refused or (listed if call == _PROCESS_CALLS[0] else None)
+            compute_error = compute_error or (listed if call == _PROCESS_CALLS[0] else None)
             continue
         for process in listed:
             used = process.usedGpuMemory
             processes[process.pid] = GpuProcess(
                 process.pid, index, _NO_MEMORY if used is None else used
             )
-    return refused if refused is not None else tuple(processes.values())
+    return compute_error if compute_error is not None else tuple(processes.values())
 
 
 def _list(nvml: Nvml, handle: Any, call: str) -> Any:
@@ -223,7 +223,7 @@ class GpuMeter:
         if isinstance(device.uuid, Unknown):
             device.uuid = query(nvml, handle, "nvmlDeviceGetUUID")
         rates = query(nvml, handle, "nvmlDeviceGetUtilizationRates")
-        busy = if_known(rates, lambda both: float(both.gpu))
+        busy = if_known(rates, lambda utilization: float(utilization.gpu))
         memory = read_memory(nvml, handle)
         links = device.links.read(nvml, handle) if device.links else (_NO_NVLINK, _NO_NVLINK)
         return GpuUse(

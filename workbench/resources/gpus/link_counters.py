@@ -162,7 +162,10 @@ class PcieRounds:
         self._closing = False
 
     def latest(self, position: int) -> TxRx:
-        """Return the result of the last round for the GPU at a position in the list."""
+        """Return a GPU's bytes per second, sent and received, by the last round.
+
+        `position` is the GPU's position in the list of devices.
+        """
         if position in self._unsupported:
             return self._unsupported[position]
         if position not in self._measured:

@@ -13,23 +13,31 @@ from workbench.resources.unknown import Unknown, if_known
 
 N = TypeVar("N", bound=str)
 
+# Codes of nvmlReturn_t that this module refers to; the comments below have the other names.
+_INVALID_ARGUMENT = 2
+_NOT_SUPPORTED = 3
+_NOT_FOUND = 6
+_DRIVER_NOT_LOADED = 9
+_LIBRARY_NOT_FOUND = 12
+_FUNCTION_NOT_FOUND = 13
 _REASONS = {
-    2: "not reported by this driver for this device",  # INVALID_ARGUMENT
-    3: "not reported by the driver for this device",  # NOT_SUPPORTED
+    _INVALID_ARGUMENT: "not reported by this driver for this device",
+    _NOT_SUPPORTED: "not reported by the driver for this device",
     4: "needs root",  # NO_PERMISSION
-    6: "not found by the driver",  # NOT_FOUND
-    9: "the NVIDIA driver is not loaded",  # DRIVER_NOT_LOADED
-    12: "the NVIDIA driver is not installed (no libnvidia-ml.so.1)",  # LIBRARY_NOT_FOUND
-    13: "this driver is too old to report it",  # FUNCTION_NOT_FOUND
+    _NOT_FOUND: "not found by the driver",
+    _DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
+    _LIBRARY_NOT_FOUND: "the NVIDIA driver is not installed (no libnvidia-ml.so.1)",
+    _FUNCTION_NOT_FOUND: "this driver is too old to report it",
     15: "the GPU is lost: it fell off the bus, the VM must be restarted",  # GPU_IS_LOST
     16: "the GPU needs a reset",  # RESET_REQUIRED
+    # LIB_RM_VERSION_MISMATCH
     18: "the driver's library and kernel module differ in version: restart the VM",
     25: "this driver speaks another version of the call",  # ARGUMENT_VERSION_MISMATCH
 }
-_NO_DRIVER = {9, 12}
-_MISSING_CALL = _REASONS[13]
-_UNSUPPORTED = {_REASONS[2], _REASONS[3], _REASONS[6]}
-# nvmlGpuVirtualizationMode_t; 3 and 4 are the hypervisor's own view of a physical GPU.
+_NO_DRIVER = {_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND}
+_MISSING_CALL = _REASONS[_FUNCTION_NOT_FOUND]
+_UNSUPPORTED = {_REASONS[_INVALID_ARGUMENT], _REASONS[_NOT_SUPPORTED], _REASONS[_NOT_FOUND]}
+# nvmlGpuVirtualizationMode_t. A hypervisor reports 3 or 4 for its physical GPUs.
 _FORMS = {0: "whole", 1: "passthrough", 2: "vgpu", 3: "whole", 4: "whole"}
 _MIG_ENABLED = 1
 # nvmlValueType_t: the member of nvmlValue_t that holds the value.
@@ -43,6 +51,7 @@ _VALUE_MEMBERS = {
     6: "usVal",
 }
 _CLOCK_STEP_S = 0.05
+"""A larger change between the wall clock and the monotonic clock means that one was set."""
 
 
 class Library(Protocol):
@@ -59,7 +68,7 @@ class NvmlUnavailable(Exception):
     Attributes
     ----------
     absent
-        True if there is no driver or package; False if something is wrong.
+        True if there is no driver or package; False if NVML is installed but does not start.
     """
 
     def __init__(self, reason: str, *, absent: bool) -> None:
@@ -98,19 +107,20 @@ class Nvml:
             return Unknown(self._explain(error))
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
-        return Unknown(_REASONS[3]) if value in ("N/A", "[N/A]", "") else value
+        return Unknown(_REASONS[_NOT_SUPPORTED]) if value in ("N/A", "[N/A]", "") else value
 
     def fill(self, call: str, handle: Any, structure: str) -> Any:
-        """Return the named structure, filled by the call, or `Unknown`.
+        """Return the structure that an NVML call fills, or `Unknown`.
 
-        Use it for calls of ``pynvml`` that write to a pointer instead of returning a value.
+        `structure` is the name of its class. Use this for calls of ``pynvml`` that write to a
+        pointer instead of returning a value.
         """
-        kind = getattr(self._library, structure, None)
-        if kind is None:
+        structure_class = getattr(self._library, structure, None)
+        if structure_class is None:
             return Unknown(f"the installed nvidia-ml-py has no {structure}")
-        filled = kind()
-        answer = self.query(call, handle, ctypes.pointer(filled))
-        return answer if isinstance(answer, Unknown) else filled
+        filled = structure_class()
+        result = self.query(call, handle, ctypes.pointer(filled))
+        return result if isinstance(result, Unknown) else filled
 
     def constant(self, name: str) -> int | None:
         """Return a constant of ``pynvml``; None if the installed version does not have it."""
@@ -122,7 +132,7 @@ class Nvml:
         return _REASONS.get(code, f"NVML's error {code}")
 
     def close(self) -> None:
-        """Shut NVML down; it stays initialized for other users in this process."""
+        """Shut NVML down; it stays initialized for other code in this process that uses NVML."""
         self.query("nvmlShutdown")
 
     def _explain(self, error: Exception) -> str:
@@ -178,7 +188,7 @@ def read_memory(nvml: Nvml, handle: Any) -> Any:
     """Return a device's ``total`` and ``used`` bytes of memory, as ``nvidia-smi`` shows them.
 
     Version 2 of NVML's query reports the memory that driver and firmware reserve separately. A
-    driver without that version counts it as used.
+    driver without version 2 counts the reserved memory as used.
     """
     if (version := nvml.constant("nvmlMemory_v2")) is not None:
         memory = query(nvml, handle, "nvmlDeviceGetMemoryInfo", version)
@@ -188,9 +198,10 @@ def read_memory(nvml: Nvml, handle: Any) -> Any:
 
 
 def name_or_unknown(number: int | Unknown, names: Mapping[int, N], reason: str) -> N | Unknown:
-    """Return the name of one of NVML's numbers.
+    """Return the name of a number that NVML reported.
 
-    A number without a name gives an `Unknown`; ``{}`` in its reason stands for the number.
+    For a number without a name, return an `Unknown` with `reason`, where ``{}`` is replaced by
+    the number.
 
     Examples
     --------
@@ -207,7 +218,8 @@ def name_or_unknown(number: int | Unknown, names: Mapping[int, N], reason: str) 
 def mig_mode(nvml: Nvml, handle: Any) -> bool | Unknown:
     """Return whether a GPU is in MIG mode."""
     mode = query(nvml, handle, "nvmlDeviceGetMigMode")
-    return if_known(mode, lambda both: bool(both[0] == _MIG_ENABLED))
+    # NVML returns the current mode and the mode after a reset.
+    return if_known(mode, lambda modes: bool(modes[0] == _MIG_ENABLED))
 
 
 def pci_address(info: Any) -> str | Unknown:
@@ -237,7 +249,7 @@ def _mig_devices(nvml: Nvml, handle: Any, form: str | Unknown) -> list[Any]:
 
 
 class FieldReading(NamedTuple):
-    """The value of a field, and when the driver read it, in seconds since the epoch."""
+    """The value of a field, and the time at which the driver read it (seconds since the epoch)."""
 
     value: float | Unknown
     time_s: float
@@ -266,7 +278,7 @@ def read_fields(
 
 
 def first_reason(readings: Iterable[FieldReading]) -> Unknown:
-    """Return the first reason why fields could not be read."""
+    """Return the first `Unknown` among the values of readings."""
     reasons = (reading.value for reading in readings if isinstance(reading.value, Unknown))
     return next(reasons, Unknown("not reported by the driver for this device"))
 
@@ -277,12 +289,15 @@ def _reading(nvml: Nvml, value: Any, now: float) -> FieldReading:
     member = _VALUE_MEMBERS.get(value.valueType)
     if member is None:
         return FieldReading(Unknown(f"the driver reports a value of type {value.valueType}"), now)
-    # Some drivers leave the time out.
+    # The timestamp is in microseconds; some drivers leave it at 0.
     return FieldReading(getattr(value.value, member), value.timestamp / 1e6 or now)
 
 
 class WallClock:
-    """Detects that the clock was set, which makes the driver's timestamps unusable."""
+    """Detects that the wall clock was set. Rates cannot be computed across that change.
+
+    The driver's timestamps follow the wall clock.
+    """
 
     def __init__(self) -> None:
         self._ahead_s: float | None = None
@@ -290,6 +305,6 @@ class WallClock:
     def was_set(self) -> bool:
         """Return whether the clock was set since the last call."""
         ahead_s = time.time() - time.monotonic()
-        last = self._ahead_s
+        previous_s = self._ahead_s
         self._ahead_s = ahead_s
-        return last is not None and abs(ahead_s - last) > _CLOCK_STEP_S
+        return previous_s is not None and abs(ahead_s - previous_s) > _CLOCK_STEP_S

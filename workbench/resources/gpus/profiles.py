@@ -106,7 +106,7 @@ def smallest_shares(board: str, memory_gb: float) -> list[BoardShare]:
 
 
 def _mig(board: str, board_gb: int) -> tuple[tuple[int, int], ...]:
-    """Return the slices and memory of a board's MIG instances, the smallest first."""
+    """Return the slices and memory (GB) of a board's MIG instances, the smallest first."""
     if board == "A30":
         return _MIG_OF_A30
     return _MIG.get(board_gb, ()) if board.startswith(_WITH_MIG) else ()

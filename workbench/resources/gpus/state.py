@@ -113,8 +113,10 @@ def _ecc(nvml: Nvml, gpu: Any) -> Ecc:
     modes = query(nvml, gpu, "nvmlDeviceGetEccMode")
     rows = query(nvml, gpu, "nvmlDeviceGetRemappedRows")
     return Ecc(
-        enabled=if_known(modes, lambda both: bool(both[0])),
-        enabled_after_reboot=if_known(modes, lambda both: bool(both[1])),
+        enabled=if_known(modes, lambda current_and_pending: bool(current_and_pending[0])),
+        enabled_after_reboot=if_known(
+            modes, lambda current_and_pending: bool(current_and_pending[1])
+        ),
         volatile_uncorrected=query(nvml, gpu, _ECC_ERRORS, _UNCORRECTED, _VOLATILE),
         aggregate_uncorrected=query(nvml, gpu, _ECC_ERRORS, _UNCORRECTED, _AGGREGATE),
         remapped_rows_corrected=if_known(rows, lambda counts: int(counts[0])),
@@ -127,8 +129,8 @@ def _ecc(nvml: Nvml, gpu: Any) -> Ecc:
 
 def _retired_pages(nvml: Nvml, gpu: Any) -> int | Unknown:
     pages = [query(nvml, gpu, "nvmlDeviceGetRetiredPages", cause) for cause in _RETIREMENT_CAUSES]
-    refused = next((each for each in pages if isinstance(each, Unknown)), None)
-    return sum(len(each) for each in pages) if refused is None else refused
+    unknown = next((listed for listed in pages if isinstance(listed, Unknown)), None)
+    return sum(len(listed) for listed in pages) if unknown is None else unknown
 
 
 def _clocks(nvml: Nvml, gpu: Any) -> GpuClocks:

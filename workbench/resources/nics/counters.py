@@ -180,7 +180,7 @@ class NicMeter:
                 (port, RdmaMeter(port, self._errors_s)) for port in rdma_ports(self._sysfs)
             ]
             self._rdma_interfaces = {port.interface for port, _ in self._ports}
-        rdma = (self._rdma(*each) for each in self._ports)
+        rdma = (self._rdma(port, meter) for port, meter in self._ports)
         return (*rdma, *map(self._plain, self._plain_names()))
 
     def _plain_names(self) -> list[str]:

@@ -28,10 +28,11 @@ from workbench.resources.pcie.records import (
 )
 from workbench.resources.unknown import Unknown
 
-_MAX_NICS_PAIRED = 32  # with more, most pairs would be pairs of NICs (SR-IOV on a host)
+_MAX_NICS_PAIRED = 32  # with more NICs (SR-IOV on a host), most pairs would be pairs of NICs
 _NCCL_LEVELS = ("LOC", "PIX", "PXB", "P2C", "PHB", "SYS")
 # NCCL's other names for a level, each with the equivalent name above.
 _OTHER_NAMES = {"NVL": "LOC", "NVB": "LOC", "C2C": "LOC", "PXN": "P2C"}
+# Level by the number in NCCL_NET_GDR_LEVEL, from 0; 5 and higher numbers mean SYS.
 _LEVEL_NUMBERS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
 _DEFAULT_LEVEL = "PXB"
 _DEFAULT_LEVEL_C2C = "P2C"  # from NCCL 2.27 on, unless NCCL_NET_GDR_C2C=0; earlier it is PXB
@@ -118,7 +119,7 @@ def gpudirect_pairs(
     limit = f"{set_by}={level}" if set_by else f"{level}, NCCL's limit"
     for gpu, nic in _pairs(trees):
         # NCCL uses the first tree that contains at least one of the two.
-        tree = next(each for each in trees if each.find(gpu.address) or each.find(nic.address))
+        tree = next(tree for tree in trees if tree.find(gpu.address) or tree.find(nic.address))
         a = tree.find(gpu.address)
         b = tree.find(nic.address)
         possible, reason = _is_possible(tree, a, b, nodes, level, limit)
@@ -179,7 +180,7 @@ def _is_possible(
 
 def _pairs(trees: Sequence[PciTree]) -> Iterator[tuple[PciDevice, PciDevice]]:
     """Return each GPU with each NIC, from the tree of sysfs or else from the first tree."""
-    tree = next((each for each in trees if each.source == SYSFS), None) or next(iter(trees), None)
+    tree = next((tree for tree in trees if tree.source == SYSFS), None) or next(iter(trees), None)
     gpus, nics = endpoints(tree) if tree else ([], [])
     return product(gpus, nics)
 

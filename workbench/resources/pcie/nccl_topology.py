@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from xml.parsers import expat  # document types, and with them entities, are rejected
+from xml.parsers import expat  # safe here: `_doctype` rejects document types, so no entities
 
 from workbench.errors import SnapshotError, printable
 from workbench.resources.pcie.nccl_devices import (
@@ -34,7 +34,7 @@ from workbench.safefiles import read_file
 _log = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
-"""The vendors' largest files have some tens of kB."""
+"""Maximum size of a file; the vendors' largest files have some tens of kB."""
 _MAX_ELEMENTS = 16384
 _MAX_ENDPOINTS = 256  # all pairs are measured; a rack of 72 GPUs has about 150
 _MAX_DEPTH = 64
@@ -103,14 +103,14 @@ class _Reader:
     def __init__(self, origin: str, read_device: DeviceReader | None) -> None:
         self._origin = printable(origin)
         self._read_device = read_device
-        self._refused = ""
+        self._rejection = ""
         self._parser = expat.ParserCreate()
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.StartDoctypeDeclHandler = self._doctype
         # Open elements: the name (empty if ignored), and the key of their CPU or PCI device.
         self._open: list[tuple[str, str]] = []
-        self._elements = 0
+        self._element_count = 0
         self._roots: dict[str, PciRoot] = {}
         self._pci: dict[str, tuple[str, dict[str, str]]] = {}
         self._children: dict[str, set[str]] = {}
@@ -121,11 +121,8 @@ class _Reader:
     def read(self, data: bytes) -> PciTree:
         try:
             self._parser.Parse(data, True)
-        except (
-            expat.ExpatError,
-            LookupError,
-            ValueError,
-        ) as error:  # expat raises LookupError and ValueError because of the encoding
+        # expat raises LookupError and ValueError for an unknown or invalid encoding.
+        except (expat.ExpatError, LookupError, ValueError) as error:
             raise SnapshotError(
                 f"{self._origin} is not complete XML ({error}): it was truncated or is another "
                 "kind of file. Get it again from its source."
@@ -141,20 +138,23 @@ class _Reader:
                             "topology file of a VM with GPUs.")  # fmt: skip
         roots = tuple(self._roots.values())
         nvlinks = tuple(self._nvlinks)
-        refused = rejection_reason(data) or self._refused
-        if self._read_device is not None and not refused:
-            refused = missing_class(elements, self._read_device)
+        rejection = rejection_reason(data) or self._rejection
+        if self._read_device is not None and not rejection:
+            rejection = missing_class(elements, self._read_device)
         _log.debug(
-            "Read %s: %d devices; rejected by NCCL: %s", self._origin, len(devices), refused or "no"
+            "Read %s: %d devices; rejected by NCCL: %s",
+            self._origin,
+            len(devices),
+            rejection or "no",
         )
         return PciTree(
-            TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._attributes, refused
+            TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._attributes, rejection
         )
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        self._elements += 1
+        self._element_count += 1
         attributes = {key: self._text(value) for key, value in attributes.items()}
-        if self._elements > _MAX_ELEMENTS or len(self._open) >= _MAX_DEPTH:
+        if self._element_count > _MAX_ELEMENTS or len(self._open) >= _MAX_DEPTH:
             raise self._bad(
                 f"more than {_MAX_ELEMENTS} elements, or {_MAX_DEPTH} nested elements",
                 "NCCL does not accept such a file. Get it again from its source.",
@@ -163,12 +163,12 @@ class _Reader:
             self._check_system(name, attributes)
             self._open.append((name, ""))
             return
-        above, key = self._open[-1]
-        if above not in _PARENTS.get(name, "").split():
+        parent, key = self._open[-1]
+        if parent not in _PARENTS.get(name, "").split():
             self._open.append(("", ""))
             return
         self._children.setdefault(key, set()).add(name)
-        self._open.append((name, self._add(name, above, key, attributes)))
+        self._open.append((name, self._add(name, parent, key, attributes)))
 
     def _text(self, value: str) -> str:
         if len(value) > _MAX_CHARACTERS:
@@ -178,13 +178,13 @@ class _Reader:
             )
         return printable(value)
 
-    def _add(self, name: str, above: str, key: str, attributes: dict[str, str]) -> str:
+    def _add(self, name: str, parent: str, key: str, attributes: dict[str, str]) -> str:
         """Store an element, and return the key of the CPU or PCI device that it belongs to."""
         if name == "cpu":
             return self._add_cpu(attributes)
         if name == "pci":
             return self._add_pci(key, attributes)
-        if name == "nic" and above == "cpu":
+        if name == "nic" and parent == "cpu":
             return self._add_nic_of_cpu(key)
         if name == "nvlink":
             self._add_nvlink(key, attributes)
@@ -219,7 +219,7 @@ class _Reader:
     def _add_cpu(self, attributes: dict[str, str]) -> str:
         text = attributes.get("numaid", "")
         if "numaid" not in attributes:
-            self._refused = "a cpu element has no numaid, which NCCL does not read from sysfs"
+            self._rejection = "a cpu element has no numaid, which NCCL does not read from sysfs"
         node = int_or(text, "the topology file gives the CPU no numaid")
         name = f"cpu{text or '?'}"
         if attributes.get("host_hash"):  # a dump with NVLinks across VMs has the CPUs of each VM
@@ -243,7 +243,7 @@ class _Reader:
         return address
 
     def _add_nic_of_cpu(self, cpu: str) -> str:
-        """Return the key of the device that stands for all NICs of a CPU without PCI address."""
+        """Return the key of the device for all of a CPU's NICs that have no PCI address."""
         address = f"{cpu}/nic"
         self._pci.setdefault(address, (cpu, {}))
         self._children.setdefault(address, set()).add("nic")
@@ -251,7 +251,7 @@ class _Reader:
         return address
 
     def _add_attributes(self, element: str, address: str, attributes: dict[str, str]) -> None:
-        """Store attributes of a device; the first of several ports takes precedence."""
+        """Store attributes of a device; if several ports set an attribute, keep the first value."""
         if element == "net" and attributes.get("name") and "/" not in address:
             self._network_devices[address] = (
                 *self._network_devices.get(address, ()),

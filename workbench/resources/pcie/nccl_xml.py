@@ -1,4 +1,4 @@
-"""Find what NCCL's own parser rejects in a topology file, and write what it accepts.
+"""Find what NCCL's own parser rejects in a topology file, and write files that it accepts.
 
 In `xmlGetNode` and `xmlGetToken` of NCCL's ``src/graph/xml``, only blanks and line ends
 may be between elements, only blanks within an element, and a name that begins with ``?``
@@ -89,7 +89,7 @@ def _cpu(tree: PciTree, device: PciDevice) -> tuple[str, dict[str, str]]:
     if tree.source == SYSFS:
         return f"cpu{node}", {"numaid": node}
     name = tree.above(device.address)[-1]
-    root = next((each for each in tree.roots if each.name == name), None)
+    root = next((root for root in tree.roots if root.name == name), None)
     return name, {"numaid": node, **(root.cpu if root else {})}
 
 

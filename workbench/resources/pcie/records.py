@@ -236,7 +236,7 @@ class GpuDirect:
 
 @dataclass(frozen=True)
 class DistanceDifference:
-    """A pair of devices with different distances by two sources."""
+    """A pair of devices for which two sources report different distances."""
 
     a: str
     b: str
@@ -300,7 +300,7 @@ class Pcie:
         return next(iter(measured or pairs), None)
 
     def differences(self) -> tuple[DistanceDifference, ...]:
-        """Return the pairs with different distances by two sources.
+        """Return the pairs for which two sources report different distances.
 
         NODE and PHB count as equal, since NCCL has no NODE.
         """

@@ -24,7 +24,7 @@ _AGENT_MODULE = "workbench.agent.program"
 _FIRST_CHECKS = 2
 """Number of checks of a new process: the first check may come before its exec."""
 _RECHECK_SAMPLES = 30
-"""Every process is checked again within so many samples, as its id may have been reused."""
+"""Each process is checked again within this number of samples: its id may have been reused."""
 _MAX_PARENTS = 32
 _UNSEEN = Unknown(NOT_VISIBLE)
 
@@ -111,7 +111,7 @@ class Roles:
         return ((pid, role) for pid, role in kernels.items() if pid not in starters)
 
     def _unregistered_ranks(self, stat_of: StatOf) -> Iterator[int]:
-        """Yield the processes that agents have forked: ranks without known cluster and number."""
+        """Yield the processes that agents have forked: ranks of unknown cluster and number."""
         for pid, arguments in self._commands.items():
             if _AGENT_MODULE in arguments:
                 stat = stat_of(pid)
@@ -137,7 +137,7 @@ def _kernel(arguments: tuple[str, ...]) -> Role | None:
 class ProcessMeter:
     """Reads the processes that matter to a notebook user.
 
-    `ranks` is the folder in which ranks register; by default the one of this user.
+    `ranks` is the folder in which ranks register; by default this user's folder.
     """
 
     def __init__(self, proc: Proc, ranks: Path | None = None) -> None:
@@ -146,7 +146,7 @@ class ProcessMeter:
         self._ranks = RankRegistry(ranks)
         self._rates: dict[tuple[int, int], Rate] = {}
         self._owners: dict[tuple[int, int], bool] = {}
-        self._trusted = proc.is_whole_machine()
+        self._same_pids = proc.is_whole_machine()
 
     def read(self, on_gpus: Sequence[GpuProcess]) -> tuple[ProcessUse, ...] | Unknown:
         """Return all kernels, all ranks, and the processes that the driver lists on GPUs.
@@ -198,8 +198,8 @@ class ProcessMeter:
         )
 
     def _is_owner(self, pid: int, stat: ProcessStat) -> bool:
-        """Return whether the driver means this process, and not one of another pid namespace."""
-        if self._trusted:
+        """Return whether the driver's id is this process, not one of another pid namespace."""
+        if self._same_pids:
             return True
         key = (pid, stat.began)
         if not self._owners.get(key):

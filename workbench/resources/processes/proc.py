@@ -15,10 +15,21 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The initial pid namespace of the machine: PROC_PID_INIT_INO in the kernel's proc_ns.h."""
 _GPU_FILE = "/dev/nvidia"
+# Positions in /proc/PID/stat after the name, which ends with ")" (proc(5)). Times are in ticks
+# (starttime: since boot), rss in pages.
+_STATE = 0
+_PPID = 1
+_UTIME = 11
+_STIME = 12
+_STARTTIME = 19
+_RSS = 21
 
 
 class ProcessStat(NamedTuple):
-    """One process; `began` (ticks since boot) distinguishes it from others with the same id."""
+    """State of one process.
+
+    `began` (clock ticks since boot) distinguishes it from other processes with the same id.
+    """
 
     name: str
     parent: int
@@ -38,18 +49,18 @@ class Proc:
         return {int(name) for name in os.listdir(self._root) if name.isdigit()}  # noqa: PTH208 - names suffice
 
     def stat(self, pid: int) -> ProcessStat | None:
-        """Return one process; None if it has ended or is a zombie."""
+        """Return the stat of one process; None if the process has ended or is a zombie."""
         text = self._read(pid, "stat").decode(errors="replace")
-        before, _, after = text.rpartition(")")
-        row = after.split()
-        if len(row) < 22 or row[0] in "ZX":
+        before, _, after = text.rpartition(")")  # the name may contain ")" too
+        fields = after.split()
+        if len(fields) <= _RSS or fields[_STATE] in "ZX":
             return None
         return ProcessStat(
             name=before.partition("(")[2],
-            parent=int(row[1]),
-            began=int(row[19]),
-            cpu_s=(int(row[11]) + int(row[12])) / _TICKS_PER_S,
-            resident_bytes=int(row[21]) * _PAGE_BYTES,
+            parent=int(fields[_PPID]),
+            began=int(fields[_STARTTIME]),
+            cpu_s=(int(fields[_UTIME]) + int(fields[_STIME])) / _TICKS_PER_S,
+            resident_bytes=int(fields[_RSS]) * _PAGE_BYTES,
         )
 
     def arguments(self, pid: int) -> tuple[str, ...]:
@@ -67,7 +78,7 @@ class Proc:
         return any(self._link(f"{folder}/{file}").startswith(_GPU_FILE) for file in files)
 
     def is_whole_machine(self) -> bool:
-        """Return whether the driver reports the same process ids as this ``/proc``."""
+        """Return whether this ``/proc`` shows the machine's own process ids, as the driver does."""
         return self._link(f"{self._root}/self/ns/pid") == _FIRST_PID_NAMESPACE
 
     def _read(self, pid: int, name: str) -> bytes:
