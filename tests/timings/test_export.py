@@ -15,7 +15,7 @@ import workbench as wb
 from workbench.errors import UsageError
 from workbench.resources.process_registry import FOLDER, ProcessRegistry
 from workbench.timings import Timings
-from workbench.widgets.timings_figures import VERBS, timings_figure
+from workbench.widgets.timings_figures import SUBCOMMANDS, timings_figure
 
 
 def test_nothing_to_export(tmp_path):
@@ -181,7 +181,7 @@ def test_a_real_run(cluster, tmp_path, monkeypatch):
     assert names >= {f"{one.kind} {one.name}" for one in inside.itertuples()}
     assert len(slices(trace, "iteration")) == len(timings.to_frame()) == 16
     assert timings.to_arrow("collectives").num_rows == len(table)
-    for verb in VERBS:
+    for verb in SUBCOMMANDS:
         assert timings_figure(cluster, verb, []).data
     board = ProcessRegistry(tmp_path / FOLDER)
 

@@ -18,7 +18,7 @@ from workbench.timings import Timings
 from workbench.widgets.rank_figures import ranks_figure
 from workbench.widgets.sizes import sizes_figure
 from workbench.widgets.static_figure import INK
-from workbench.widgets.timings_figures import VERBS, timings_figure
+from workbench.widgets.timings_figures import SUBCOMMANDS, timings_figure
 from workbench.widgets.waterfall import waterfall_figure
 
 VMS = {0: "vm1", 1: "vm2"}
@@ -218,7 +218,7 @@ def test_every_axis_has_a_name_with_its_unit():
 def test_nothing_recorded():
     """Before a training ran each verb reports that."""
     cluster = SimpleNamespace(timings=Timings(), fabric=None, ranks=[])
-    for verb in VERBS:
+    for verb in SUBCOMMANDS:
         with pytest.raises(UsageError, match=r"(?i)\btrain\b"):
             timings_figure(cluster, verb, [])
 

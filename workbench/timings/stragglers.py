@@ -66,7 +66,7 @@ _KINDS = {
 }
 """The kind of a straggler, by its phase."""
 _ENDS = 2
-"""Number of iterations at either end of a run that are ignored for "always" late."""
+"""Number of iterations at either end of a run that need not be late if a rank is always late."""
 
 
 @dataclass(frozen=True)
