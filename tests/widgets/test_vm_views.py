@@ -33,7 +33,7 @@ class Late:
         (question,) = [one for asked, one in self.open if asked == kind]
         self.open.remove((kind, question))
         question.asked = time.monotonic() - took_s
-        question.take(Answer("1", answer))
+        question.resolve(Answer("1", answer))
 
 
 @pytest.fixture
