@@ -22,6 +22,7 @@ import psutil
 
 from workbench import logs
 from workbench.agent.folder import RankFolder, remove
+from workbench.wire import detached
 from workbench.wire.agent_messages import Exited, StartRank
 
 _log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ _PARENT_POLL_S = 0.25
 _MAX_THREAD_END_S = 30.0
 _THREAD_POLL_S = 0.001
 _LOG_LINES = 12
-_LOG_CHARACTERS = 1 << 17
+_MAX_LOG_BYTES = 1 << 17
 _MAX_SOCKET_FOLDER_BYTES = 107 - len("/listener-12345678")
 """Maximum length of the path of a folder in which `multiprocessing` can create sockets."""
 _KILLED = re.compile(r"[Kk]illed process (\d+)")
@@ -131,10 +132,9 @@ class RankProcesses:
 
     def logs(self) -> dict[str, str]:
         """Return the end of the log of this agent, and of each running rank by its process id."""
-        texts = {"": logs.recent()[-_LOG_CHARACTERS:]}
+        texts = {"": logs.recent()[-_MAX_LOG_BYTES:]}
         for pid, child in self._running.items():
-            with contextlib.suppress(OSError):
-                texts[str(pid)] = _end_of(_package_log(child.log))
+            texts[str(pid)] = detached.log_tail(_package_log(child.log), _MAX_LOG_BYTES)
         return texts
 
     def signal(self, number: int) -> None:
@@ -238,15 +238,6 @@ def log_tail(path: Path) -> str:
 def _package_log(log: Path) -> Path:
     """Return the file of this package's log messages in a rank; `log` has the rank's output."""
     return log.with_suffix(".workbench.log")
-
-
-def _end_of(path: Path) -> str:
-    """Return the last lines of a text file."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _LOG_CHARACTERS))
-        text = file.read().decode(errors="replace")
-    return text if size <= _LOG_CHARACTERS else text.partition("\n")[2]
 
 
 def _own_cgroup_events() -> Path | None:

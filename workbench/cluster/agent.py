@@ -166,8 +166,9 @@ class Agent:
             "starting the agent of %s for %d ranks", host.shown if host else "this machine", slots
         )
         self._channel.start(grace_s(keep_s), keep=keep_s is not None)
-        environment = {name: os.environ[name] for name in (logs.VARIABLE,) if name in os.environ}
-        environment.update(host.environment if host else {})
+        environment = dict(host.environment) if host else {}
+        if logs.VARIABLE in os.environ:
+            environment.setdefault(logs.VARIABLE, os.environ[logs.VARIABLE])
         self._channel.send(Load(slots, backend, environment, host.directory if host else None))
 
     @property

@@ -71,11 +71,10 @@ class Measurements(Execution):
         The level is that of ``GRADIENT_WORKBENCH_LOG`` when the cluster was started.
         """
         texts: dict[str, str | Unknown] = {"kernel": logs.recent()}
-        members = self._state.processes.engines.members if self.agents else ()
+        agents = self.agents
+        members = self._state.processes.engines.members if agents else ()
         ranks = {member.process: member.info.rank for member in members}
-        for vm, (agent, answer) in enumerate(
-            zip(self.agents, agent_logs(self.agents), strict=True)
-        ):
+        for vm, (agent, answer) in enumerate(zip(agents, agent_logs(agents), strict=True)):
             if isinstance(answer, Unknown):
                 texts[f"agent of {agent.name}"] = answer
                 continue

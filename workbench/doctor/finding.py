@@ -78,7 +78,7 @@ def paragraphs(finding: Finding, width: int | None = None) -> str:
     WARNING  eth1
       evidence  MTU 1500
       why       more packets
-      fix      MTU 9000
+      fix       MTU 9000
       source    NVIDIA [roce_mtu]
     """
     parts = {

@@ -252,10 +252,10 @@ def agent_log_tail(folder: Path) -> str:
     return log_tail(folder / _LOG)
 
 
-def log_tail(log: Path) -> str:
-    """Return the end of a log; empty if it cannot be read."""
+def log_tail(log: Path, max_bytes: int = _LOG_BYTES) -> str:
+    """Return the last `max_bytes` of a log; empty if it cannot be read."""
     try:
-        return log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
+        return log.read_bytes()[-max_bytes:].decode("utf-8", "replace").strip()
     except OSError:
         return ""
 
